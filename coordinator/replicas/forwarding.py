@@ -21,7 +21,7 @@ from coordinator.replicas.keeper import Keeper, Owner
 from coordinator.replicas.peers import RETRY_AFTER_S, Peers, explained
 from coordinator.replicas.registry import View
 from coordinator.service.access import ALLOWED, AccessInterceptor, Gate, caller
-from coordinator.service.rpc import Handler, peer_leaf_pem
+from coordinator.service.rpc import CallInterceptor, Handler, peer_leaf_pem
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, UnreachableError
@@ -69,7 +69,7 @@ class Routes:
             return ""  # the handler says so
 
 
-class ForwardingInterceptor(grpc.aio.ServerInterceptor):
+class ForwardingInterceptor(CallInterceptor):
     """Passes calls on that are another replica's to answer. Goes behind `AccessInterceptor`.
 
     Without `peers` such calls were passed on already, and are refused.
@@ -80,20 +80,19 @@ class ForwardingInterceptor(grpc.aio.ServerInterceptor):
         self._open: dict[str, set[Any]] = {}
         keeper.on_view.append(self._see)
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the called method's handler, wrapped."""
-        handler = await continuation(handler_call_details)
-        if handler is None or handler.request_streaming:  # uploads end where they arrive
-            return handler
-        method = handler_call_details.method
-        codec = (handler.request_deserializer, _passed_through(handler.response_serializer))
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, method), *codec)
-        return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, method), *codec)
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return a method that asks the owner; uploads end where they arrive."""
+        ways = {"unary_unary": self._call, "unary_stream": self._stream}
+        return ways[form](call, method) if form in ways else call
+
+    def codec(self, handler: Handler) -> tuple[Any, Any]:
+        """Return what reads requests, and what writes replies, but leaves an owner's as they came."""
+        serializer: Any = handler.response_serializer
+
+        def written(reply: Any) -> bytes:
+            return reply if isinstance(reply, bytes) else serializer(reply)
+
+        return handler.request_deserializer, written
 
     def _call(self, call: Any, method: str) -> Callable[[Any, Any], Awaitable[Any]]:
         async def routed(request: Any, context: Any) -> Any:
@@ -155,11 +154,6 @@ class ForwardingInterceptor(grpc.aio.ServerInterceptor):
                 calls.pop().cancel()
         if self._peers is not None:
             self._peers.keep_only(view.addresses)
-
-
-def _passed_through(serializer: Any) -> Callable[[Any], bytes]:
-    """Return a serializer that leaves an owner's answer as it came."""
-    return lambda reply: reply if isinstance(reply, bytes) else serializer(reply)
 
 
 def _as_called(context: Any) -> dict[str, Any]:

@@ -9,14 +9,13 @@ from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final
 
-import grpc
 from cryptography import x509
 
 from coordinator.keys import pki
 from coordinator.keys.pki import PeerIdentity, Role
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
-from coordinator.service.rpc import Handler, parsed, peer_leaf_pem, tolerant
+from coordinator.service.rpc import ReadableInterceptor, parsed, peer_leaf_pem
 from mien.errors import CertificateError, PermissionDeniedError
 from mien.shell.clock import Clock
 
@@ -68,7 +67,7 @@ class Gate:
             self._revocations.check(identity.serial)
 
 
-class AccessInterceptor(grpc.aio.ServerInterceptor):
+class AccessInterceptor(ReadableInterceptor):
     """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`.
 
     Without a `limiter` nobody's calls are counted.
@@ -79,23 +78,11 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):
     ) -> None:
         self._gate, self._limiter, self._allowed = gate, limiter, allowed
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the called method's handler, wrapped."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        service = handler_call_details.method.strip("/").rpartition("/")[0]
-        roles = self._allowed.get(service, frozenset())
-        codec = (tolerant(handler.request_deserializer), handler.response_serializer)
-        if handler.response_streaming:
-            return grpc.unary_stream_rpc_method_handler(self._stream(handler.unary_stream, roles), *codec)
-        if handler.request_streaming:
-            return grpc.stream_unary_rpc_method_handler(self._streamed(handler.stream_unary, roles), *codec)
-        return grpc.unary_unary_rpc_method_handler(self._call(handler.unary_unary, roles), *codec)
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return a method that answers those only whom its service is open to."""
+        roles = self._allowed.get(method.strip("/").rpartition("/")[0], frozenset())
+        ways = {"unary_unary": self._call, "stream_unary": self._streamed, "unary_stream": self._stream}
+        return ways[form](call, roles)
 
     def _admit(self, context: Any, roles: frozenset[Role]) -> PeerIdentity:
         identity = self._identify(context)

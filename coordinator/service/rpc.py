@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from typing import Any, Final, NoReturn, TypeAlias, cast
+from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
 import grpc
@@ -43,7 +44,34 @@ def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCreden
         raise ConfigError(f"cannot listen on {address}{change}") from error
 
 
-class ErrorInterceptor(grpc.aio.ServerInterceptor):
+class CallInterceptor(grpc.aio.ServerInterceptor, ABC):
+    """Stands around every method of a server, in a way of its own; what handles calls has one of gRPC's four forms."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the called method's handler, wrapped."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        sides = (handler.request_streaming, handler.response_streaming)
+        form = "_".join("stream" if streaming else "unary" for streaming in sides)
+        call = self.wrapped(getattr(handler, form), form, handler_call_details.method)
+        made: Handler = getattr(grpc, f"{form}_rpc_method_handler")(call, *self.codec(handler))
+        return made
+
+    @abstractmethod
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return what is to answer in the place of `call`, of the same form: `unary_stream` or so."""
+
+    def codec(self, handler: Handler) -> tuple[Any, Any]:
+        """Return what reads requests and what writes replies."""
+        return handler.request_deserializer, handler.response_serializer
+
+
+class ErrorInterceptor(CallInterceptor):
     """Turns a MienError that a handler raises into the gRPC status that `mien.protocol.status` reads on the other side.
 
     Handlers are coroutines or asynchronous generators. Any other exception is a bug: gRPC logs it and answers UNKNOWN.
@@ -59,31 +87,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
     ) -> None:
         self._on_end, self._around = on_end, around
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the called method's handler, wrapped."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        method = handler_call_details.method
-        if handler.response_streaming:
-            streaming = _guard_stream(
-                cast("_Stream", handler.stream_stream or handler.unary_stream), method, self._told
-            )
-            make = (
-                grpc.stream_stream_rpc_method_handler
-                if handler.request_streaming
-                else grpc.unary_stream_rpc_method_handler
-            )
-            return make(streaming, handler.request_deserializer, handler.response_serializer)
-        single = _guard_call(cast("_Call", handler.stream_unary or handler.unary_unary), method, self._told)
-        make = (
-            grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
-        )
-        return make(single, handler.request_deserializer, handler.response_serializer)
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return a method that answers with an error's status in the place of the error."""
+        return (_guard_stream if form.endswith("stream") else _guard_call)(call, method, self._told)
 
     @contextmanager
     def _told(self, method: str) -> Iterator[None]:
@@ -103,26 +109,20 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             self._on_end(method, reason)
 
 
-class ReadableInterceptor(grpc.aio.ServerInterceptor):
+class ReadableInterceptor(CallInterceptor):
     """Refuses a message that is none of the protocol with an error (single calls). Goes behind `ErrorInterceptor`."""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the called method's handler, wrapped."""
-        handler = await continuation(handler_call_details)
-        if handler is None:
-            return None
-        call = cast("_Call", handler.unary_unary)
+    def codec(self, handler: Handler) -> tuple[Any, Any]:
+        """Return what reads requests, and never raises, and what writes replies."""
+        return tolerant(handler.request_deserializer), handler.response_serializer
+
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return a method that is given messages only."""
 
         async def readable(request: Any, context: Any) -> Any:
             return await call(parsed(request), context)
 
-        return grpc.unary_unary_rpc_method_handler(
-            readable, tolerant(handler.request_deserializer), handler.response_serializer
-        )
+        return readable
 
 
 class _Unreadable:
