@@ -7,10 +7,9 @@ when they run: store, keys and client are most of the programs' start-up time.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +26,7 @@ from mien.errors import TABLE
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
+from mien.shell.clock import Clock
 from mien.shell.files import write_atomically
 from mien.shell.passwords import read_password
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from coordinator.home.archive import Summary
     from coordinator.home.backup import Backup
-    from coordinator.home.folder import LoggedStore
     from mien.shell.doctor import Finding
 
 _T = TypeVar("_T")
@@ -60,7 +59,7 @@ class Words:
 class Program:
     """One of the two servers' programs, as far as it differs from the other in the verbs that both have."""
 
-    home: type[ServerHome[Any]]
+    home: type[ServerHome[Any, Any]]
     limits: Mapping[str, tuple[float, float]]
     backup: Callable[[], type[Backup[Any]]]
     examine: Callable[[Any, Callable[[], datetime]], Awaitable[list[Finding]]]
@@ -233,7 +232,7 @@ def audit_app(program: Program) -> typer.Typer:
         subject: Annotated[str, typer.Option(help="Only entries about this: an id as the list shows it.")] = "",
         as_json: bool = Json,
     ) -> None:
-        with open_store(program.home(home)) as store:
+        with program.home(home).store() as store:
             audit.show_list(store.audit, last, after, subject, as_json=as_json)
 
     @app.command(
@@ -241,7 +240,7 @@ def audit_app(program: Program) -> typer.Typer:
         "--anchor`.\n\n" + program.example(f"audit head --home {words.folder}")
     )
     def head(*, home: Path = Home, as_json: bool = Json) -> None:
-        with open_store(program.home(home)) as store:
+        with program.home(home).store() as store:
             audit.show_head(store.audit, as_json=as_json)
 
     @app.command(
@@ -257,14 +256,14 @@ def audit_app(program: Program) -> typer.Typer:
         ] = None,
         as_json: bool = Json,
     ) -> None:
-        with open_store(program.home(home)) as store:
+        with program.home(home).store() as store:
             audit.show_verified(store.audit, anchor or [], as_json=as_json)
 
     return app
 
 
 def serve(
-    server: ServerHome[Any],
+    server: ServerHome[Any, Any],
     flags: Mapping[str, object],
     ready_file: Path | None,
     run: Callable[[Any, Callable[[_T], None]], None],
@@ -289,16 +288,16 @@ def serve(
         run(config, announce)
 
 
-def enter(server: ServerHome[Any], action: str, subject: str, **detail: object) -> None:
+def enter(server: ServerHome[Any, Any], action: str, subject: str, **detail: object) -> None:
     """Enter a deed of a command in the audit log, beside a server that may be running."""
     from coordinator.store.audit import local_actor
 
     os.umask(0o077)
-    with open_store(server) as store:
+    with server.store() as store:
         store.log(local_actor(), action, subject, detail)
 
 
-def sign_operator(server: ServerHome[Any], csr: Path, name: str, out: Path) -> None:
+def sign_operator(server: ServerHome[Any, Any], csr: Path, name: str, out: Path) -> None:
     """Write the certificate of an operator's request."""
     from coordinator.keys import pki
 
@@ -308,24 +307,12 @@ def sign_operator(server: ServerHome[Any], csr: Path, name: str, out: Path) -> N
     write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
 
 
-def _enter_certificate(server: ServerHome[Any], name: str, certificate: x509.Certificate) -> None:
+def _enter_certificate(server: ServerHome[Any, Any], name: str, certificate: x509.Certificate) -> None:
     """Enter an operator's certificate in the audit log."""
     from coordinator.keys import pki
 
     ends = f"{certificate.not_valid_after_utc:%Y-%m-%d}"
     enter(server, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
-
-
-@contextlib.contextmanager
-def open_store(server: ServerHome[Any]) -> Iterator[LoggedStore]:
-    """Open a server's store while the block runs."""
-    from mien.shell.clock import Clock
-
-    store = server.open_store(server.database_url(server.resolve().config), Clock())
-    try:
-        yield store
-    finally:
-        store.close()
 
 
 def _options(program: Program) -> tuple[Any, Any, Words]:
@@ -334,8 +321,6 @@ def _options(program: Program) -> tuple[Any, Any, Words]:
 
 def _backup(program: Program, home: Path, password_file: Path | None, *, confirm: bool) -> tuple[str, Backup[Any]]:
     """Return the password, and what makes and restores backups of a folder."""
-    from mien.shell.clock import Clock
-
     os.umask(0o077)
     of = program.backup()(program.home(home), Clock())
     return read_password(password_file, confirm=confirm), of

@@ -8,13 +8,12 @@ from typing import Any, Final, Generic, TypeVar
 
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
-from mien.shell.clock import Clock
 
 CA_WARNING_DAYS: Final = 180
 OPERATOR_WARNING_DAYS: Final = 30
 
 Check = Callable[[], Awaitable[str]]
-H = TypeVar("H", bound=ServerHome[Any])
+H = TypeVar("H", bound=ServerHome[Any, Any])
 
 
 class FolderChecks(Generic[H]):
@@ -45,10 +44,6 @@ class FolderChecks(Generic[H]):
 
     async def audit_log(self) -> str:
         """Check that the audit log is unchanged."""
-        home = self._home
-        store = home.open_store(home.database_url(home.resolve().config), Clock())
-        try:
+        with self._home.store() as store:
             newest = store.audit(lambda log, db: log.verify(db))
-        finally:
-            store.close()
         return f"{newest.position} entries, each following from the one before"

@@ -111,24 +111,18 @@ class _Checks(FolderChecks[CoordinatorHome]):
 
     async def release_key(self) -> str:
         """Check that releases in force are signed by the key that phones pin, or they refuse to fetch them."""
-        home, config = self._home, self._home.resolve().config
+        config = self._home.resolve().config
         if not config.release_key:
             return "none (release_key): phones take the coordinator's word for what is released"
-        store = Store.open(home.database_url(config), Clock())
-        try:
+        with self._home.store() as store:
             for model_id in sorted(store.released_ids()):
                 _check_signed(store, model_id, config.release_key)
-        finally:
-            store.close()
         return f"{config.release_key[:16]}…: everything in force is signed by it"
 
     async def roll_outs(self) -> str:
         """A staged roll-out that is held has stopped in the middle, and only an operator gets it further."""
-        store = Store.open(self._home.database_url(self._home.resolve().config), Clock())
-        try:
+        with self._home.store() as store:
             active = store.active_roll_outs()
-        finally:
-            store.close()
         for each in active:
             if each.state is RollOutState.HELD:
                 raise ConfigError(
@@ -166,11 +160,8 @@ class _Checks(FolderChecks[CoordinatorHome]):
         from coordinator.replicas.registry import listed
 
         config = self._home.resolve().config
-        store = Store.open(self._home.database_url(config), Clock())
-        try:
+        with self._home.store() as store:
             found = store.privacy(lambda db: listed(db, config.replica_lease_s))
-        finally:
-            store.close()
         alive = [replica for replica in found if replica.is_alive]
         if not config.replica_address:
             if alive:

@@ -32,16 +32,10 @@ def report(home: Home, as_json: Json = False) -> None:
     then that of corrupt data. Example: mien-coordinator privacy report --json
     """
     from coordinator.store.report import report as account_of
-    from coordinator.store.store import Store
     from mien.errors import TABLE, CorruptDataError
-    from mien.shell.clock import Clock
 
-    coordinator = CoordinatorHome(home)
-    store = Store.open(coordinator.database_url(coordinator.resolve().config), Clock())
-    try:
+    with CoordinatorHome(home).store() as store:
         tasks, populations = store.tasks(), store.privacy(account_of)
-    finally:
-        store.close()
     rows = [(_plain(task), task) for task in tasks]
     result = {
         "tasks": [row for row, _ in rows],

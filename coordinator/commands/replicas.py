@@ -29,16 +29,11 @@ def list_replicas(home: Home, as_json: Json = False) -> None:
     Example: mien-coordinator replica list --home C
     """
     from coordinator.replicas.registry import listed
-    from coordinator.store.store import Store
-    from mien.shell.clock import Clock
 
     folder = CoordinatorHome(home)
-    config = folder.resolve().config
-    store = Store.open(folder.database_url(config), Clock())
-    try:
-        found = store.privacy(lambda db: listed(db, config.replica_lease_s))
-    finally:
-        store.close()
+    lease_s = folder.resolve().config.replica_lease_s
+    with folder.store() as store:
+        found = store.privacy(lambda db: listed(db, lease_s))
 
     def human() -> None:
         if found:

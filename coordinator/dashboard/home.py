@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mien.errors import CertificateError, KeyStoreError
-from mien.shell.files import read_limited, read_private, storage_errors, write_atomically
+from mien.shell.files import InFolder, read_limited, read_private, storage_errors, write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -34,6 +34,15 @@ class DashboardHome:
 
     folder: Path
 
+    database_path = InFolder("dashboard.db")
+    """Accounts, sessions, sign-ins."""
+
+    key_path = InFolder("tls.key")
+    """The key of the certificate."""
+
+    certificate_path = InFolder("tls.pem")
+    """The certificate, with the authority's behind it."""
+
     @classmethod
     def of(cls, home: CoordinatorHome) -> DashboardHome:
         """Return the folder of a coordinator's dashboard, made where it is missing."""
@@ -41,21 +50,6 @@ class DashboardHome:
         with storage_errors(str(folder)):
             folder.mkdir(mode=0o700, exist_ok=True)
         return cls(folder)
-
-    @property
-    def database_path(self) -> Path:
-        """Accounts, sessions, sign-ins."""
-        return self.folder / "dashboard.db"
-
-    @property
-    def key_path(self) -> Path:
-        """The key of the certificate."""
-        return self.folder / "tls.key"
-
-    @property
-    def certificate_path(self) -> Path:
-        """The certificate, with the authority's behind it."""
-        return self.folder / "tls.pem"
 
 
 def dashboard_names(config: CoordinatorConfig) -> tuple[str, ...]:

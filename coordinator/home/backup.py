@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,7 +27,7 @@ from mien.shell.lock import exclusive
 from mien.shell.ready import is_ready_file
 from mien.shell.version import software
 
-H = TypeVar("H", bound=ServerHome[Any])
+H = TypeVar("H", bound=ServerHome[Any, Any])
 
 
 class Backup(ABC, Generic[H]):
@@ -82,11 +83,8 @@ class Backup(ABC, Generic[H]):
         """Check a restored folder and enter the restoring in its audit log; return what more was settled there."""
 
     def _enter_and_stage(self, folder: Path) -> Anchor:
-        store = self._home.open_store(sqlite_url(self._home.database_path), self._clock)
-        try:
+        with closing(self._home.open_store(sqlite_url(self._home.database_path), self._clock)) as store:
             store.log(local_actor(), "backup.make", self._home.name)
-        finally:
-            store.close()
         return self._stage(folder)
 
     def _files(self, staged: Path) -> dict[str, Path]:

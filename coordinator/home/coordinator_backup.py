@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -61,12 +62,9 @@ class CoordinatorBackup(Backup[CoordinatorHome]):
         copied = folder / home.database_path.name
         for _ in range(_TRIES):
             archive.copy_database(home.database_path, copied)
-            copy = home.open_store(sqlite_url(copied), self._clock)
-            try:
+            with closing(home.open_store(sqlite_url(copied), self._clock)) as copy:
                 head = copy.audit(lambda log, db: log.verify(db))
                 named = _named_files(copy, has_spool=not home.resolve().config.spool_folder)
-            finally:
-                copy.close()
             if all(_link(home.folder / name, folder / name) for name in named):
                 return head
         raise CorruptDataError(
@@ -79,8 +77,7 @@ class CoordinatorBackup(Backup[CoordinatorHome]):
         head = summary.audit_head
         if head is None:
             return {}
-        store = copy.open_store(sqlite_url(copy.database_path), self._clock)
-        try:
+        with closing(copy.open_store(sqlite_url(copy.database_path), self._clock)) as store:
             store.audit(lambda log, db: log.verify(db, [head]))
             missing = [name for name in _named_files(store, has_spool=False) if not (copy.folder / name).is_file()]
             if missing:
@@ -88,8 +85,6 @@ class CoordinatorBackup(Backup[CoordinatorHome]):
                     f"the backup lacks {len(missing)} files that its database names; use another copy"
                 )
             store.log(local_actor(), "backup.restore", "coordinator", {"created_unix_s": summary.created_unix_s})
-        finally:
-            store.close()
         return {}
 
 

@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVa
 from coordinator.home.settings import Settings
 from coordinator.keys.credentials import OperatorCredentials
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
-from mien.shell.files import create_private, read_limited, read_private, storage_errors, write_atomically
+from mien.shell.clock import Clock
+from mien.shell.files import InFolder, create_private, read_limited, read_private, storage_errors, write_atomically
 from mien.shell.settings import Resolved
 
 if TYPE_CHECKING:
@@ -33,10 +35,10 @@ if TYPE_CHECKING:
     from coordinator.keys import pki
     from coordinator.store.audit import AuditLog
     from mien.log.audit import Anchor
-    from mien.shell.clock import Clock
 
 T = TypeVar("T")
 R = TypeVar("R")
+S = TypeVar("S", bound="LoggedStore")
 
 # `pki` is imported by what needs it: the library below it is much of the commands' start-up time.
 
@@ -58,7 +60,7 @@ class LoggedStore(Protocol):
 
 
 @dataclass(frozen=True)
-class ServerHome(ABC, Generic[T]):
+class ServerHome(ABC, Generic[T, S]):
     """The paths in one server's folder, and what lies there."""
 
     folder: Path
@@ -70,50 +72,34 @@ class ServerHome(ABC, Generic[T]):
     database_setting: ClassVar[str]
     """The setting that names a database elsewhere."""
 
+    config_path = InFolder("{0.name}.toml")
+    """The settings."""
+
+    ca_path = InFolder("ca.pem")
+    """The public certificate to hand to the other server."""
+
+    ca_key_path = InFolder("ca.key")
+    """The key that signs."""
+
+    operator_path = InFolder("operator.pem")
+    """The folder owner's operator certificate, with the authority's behind it."""
+
+    operator_key_path = InFolder("operator.key")
+    """The key of the folder owner's operator certificate."""
+
+    trusted_ca_path = InFolder("{0.other}-ca.pem")
+    """The public certificate of the trusted other server."""
+
+    database_path = InFolder("{0.name}.db")
+    """The database, unless the settings name another."""
+
+    lock_path = InFolder("{0.name}.lock")
+    """Held by the process that serves."""
+
     @property
     def name(self) -> str:
         """The program whose folder it is, `coordinator` or `registrar`."""
         return self.settings.name
-
-    @property
-    def config_path(self) -> Path:
-        """The settings."""
-        return self.folder / f"{self.name}.toml"
-
-    @property
-    def ca_path(self) -> Path:
-        """The public certificate to hand to the other server."""
-        return self.folder / "ca.pem"
-
-    @property
-    def ca_key_path(self) -> Path:
-        """The key that signs."""
-        return self.folder / "ca.key"
-
-    @property
-    def operator_path(self) -> Path:
-        """The folder owner's operator certificate, with the authority's behind it."""
-        return self.folder / "operator.pem"
-
-    @property
-    def operator_key_path(self) -> Path:
-        """The key of the folder owner's operator certificate."""
-        return self.folder / "operator.key"
-
-    @property
-    def trusted_ca_path(self) -> Path:
-        """The public certificate of the trusted other server."""
-        return self.folder / f"{self.other}-ca.pem"
-
-    @property
-    def database_path(self) -> Path:
-        """The database, unless the settings name another."""
-        return self.folder / f"{self.name}.db"
-
-    @property
-    def lock_path(self) -> Path:
-        """Held by the process that serves."""
-        return self.folder / f"{self.name}.lock"
 
     def resolve(self, flags: Mapping[str, object] | None = None) -> Resolved[T]:
         """Return the resolved settings."""
@@ -124,8 +110,12 @@ class ServerHome(ABC, Generic[T]):
         return getattr(config, self.database_setting) or f"sqlite:///{self.database_path}"
 
     @abstractmethod
-    def open_store(self, url: str, clock: Clock) -> LoggedStore:
+    def open_store(self, url: str, clock: Clock) -> S:
         """Return this program's store of a database."""
+
+    def store(self) -> contextlib.closing[S]:
+        """Return this folder's store, open while a block runs."""
+        return contextlib.closing(self.open_store(self.database_url(self.resolve().config), Clock()))
 
     def authority(self) -> pki.Authority:
         """Return the authority with its key."""

@@ -21,7 +21,7 @@ from coordinator.home.folder import ServerHome
 from coordinator.home.settings import Settings
 from coordinator.keys.credentials import OperatorCredentials
 from mien.errors import KeyStoreError
-from mien.shell.files import read_private, write_atomically
+from mien.shell.files import InFolder, read_private, write_atomically
 from mien.shell.keys import p256_key
 
 if TYPE_CHECKING:
@@ -31,37 +31,27 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class CoordinatorHome(ServerHome[CoordinatorConfig]):
+class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
     """The paths in one coordinator's folder."""
 
     settings: ClassVar[Settings[CoordinatorConfig]] = SETTINGS
     other: ClassVar = "registrar"
     database_setting: ClassVar = "database_url"
 
-    @property
-    def store_key_path(self) -> Path:
-        """The key that seals stored contributions and revealed data."""
-        return self.folder / "store.key"
+    store_key_path = InFolder("store.key")
+    """The key that seals stored contributions and revealed data."""
 
-    @property
-    def registrar_operator_key_path(self) -> Path:
-        """The key for operator credentials at the registrar."""
-        return self.folder / "registrar-operator.key"
+    registrar_operator_key_path = InFolder("registrar-operator.key")
+    """The key for operator credentials at the registrar."""
 
-    @property
-    def registrar_operator_csr_path(self) -> Path:
-        """The request for operator credentials at the registrar."""
-        return self.folder / "registrar-operator.csr"
+    registrar_operator_csr_path = InFolder("registrar-operator.csr")
+    """The request for operator credentials at the registrar."""
 
-    @property
-    def registrar_operator_path(self) -> Path:
-        """The operator certificate that the registrar made."""
-        return self.folder / "registrar-operator.pem"
+    registrar_operator_path = InFolder("registrar-operator.pem")
+    """The operator certificate that the registrar made."""
 
-    @property
-    def crl_path(self) -> Path:
-        """The newest revocation list."""
-        return self.folder / "registrar.crl"
+    crl_path = InFolder("registrar.crl")
+    """The newest revocation list."""
 
     def open_store(self, url: str, clock: Clock) -> Store:
         """Return the store of a database."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import ClassVar
 
@@ -36,11 +37,8 @@ class RegistrarBackup(Backup[RegistrarHome]):
     def _stage(self, folder: Path) -> Anchor:
         copied = folder / self._home.database_path.name
         archive.copy_database(self._home.database_path, copied)
-        copy = self._home.open_store(sqlite_url(copied), self._clock)
-        try:
+        with closing(self._home.open_store(sqlite_url(copied), self._clock)) as copy:
             return copy.audit(lambda log, db: log.verify(db))
-        finally:
-            copy.close()
 
     def _settle(self, copy: RegistrarHome, summary: Summary) -> Mapping[str, int]:
         """Check the audit log, and end the invites that are open.
@@ -50,14 +48,13 @@ class RegistrarBackup(Backup[RegistrarHome]):
         head, now = summary.audit_head, int(self._clock.now())
         if head is None:
             return {"invites_ended": 0}
-        store = copy.open_store(sqlite_url(copy.database_path), self._clock)
-        try:
-            with store.begin() as transaction:
-                transaction.audit(lambda log, db: log.verify(db, [head]))
-                ended = transaction.end_open_invites(now)
-                transaction.skip_list_numbers(now)
-                detail = {"created_unix_s": summary.created_unix_s, "invites_ended": ended}
-                transaction.log(now, local_actor(), "backup.restore", "registrar", detail)
-            return {"invites_ended": ended}
-        finally:
-            store.close()
+        with (
+            closing(copy.open_store(sqlite_url(copy.database_path), self._clock)) as store,
+            store.begin() as transaction,
+        ):
+            transaction.audit(lambda log, db: log.verify(db, [head]))
+            ended = transaction.end_open_invites(now)
+            transaction.skip_list_numbers(now)
+            detail = {"created_unix_s": summary.created_unix_s, "invites_ended": ended}
+            transaction.log(now, local_actor(), "backup.restore", "registrar", detail)
+        return {"invites_ended": ended}

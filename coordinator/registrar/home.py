@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RegistrarHome(ServerHome[RegistrarConfig]):
+class RegistrarHome(ServerHome[RegistrarConfig, "Store"]):
     """The paths in one registrar's folder."""
 
     settings: ClassVar[Settings[RegistrarConfig]] = SETTINGS

@@ -8,8 +8,20 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError, StorageError
+
+
+class InFolder:
+    """An attribute that is the path of that name in its object's `folder`; `{0.name}` stands for the object's name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: Any, _kind: type) -> Path:
+        folder: Path = home.folder
+        return folder / self._name.format(home)
 
 
 @contextlib.contextmanager
@@ -93,6 +105,7 @@ def read_limited(path: Path, limit_bytes: int, *, what: str) -> bytes:
 
 
 __all__ = [
+    "InFolder",
     "StorageError",
     "create_private",
     "make_folder",
