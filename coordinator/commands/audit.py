@@ -1,42 +1,89 @@
-"""Showing an audit log: the history of what operators and the system did, and whether it was changed."""
+"""The verb `audit` of both servers' programs: what operators and the system did, and whether that was changed."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Final
 
+import typer
+
+from coordinator.commands.both import Program, options
+from coordinator.commands.common import fields
 from mien.format import moment
+from mien.log.audit import Anchor, Entry
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from coordinator.store.audit import AuditLog
-    from mien.log.audit import Anchor, Entry
-
 _LONG_HEX: Final = re.compile(r"\b[0-9a-f]{24,}\b")
 
-_T = TypeVar("_T")
-Ask: TypeAlias = "Callable[[Callable[[AuditLog, sa.Connection], _T]], _T]"
 
+def audit_app(program: Program) -> typer.Typer:
+    """Return the verbs that read the history of what was done, whether the server runs or not."""
+    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
+    Home, Json, words = options(program)
 
-def show_list(ask: Ask[list[Entry]], last: int, after: int, subject: str, *, as_json: bool) -> None:
-    """Print the newest entries."""
-    entries = ask(lambda log, db: log.read(db, after=after, last=last, subject=subject or None))
+    @app.command(
+        "list",
+        help="List the newest entries, oldest first.\n\n"
+        + program.example(f"audit list --last 20 --home {words.folder}"),
+    )
+    def list_entries(
+        *,
+        home: Path = Home,
+        last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 50,
+        after: Annotated[int, typer.Option(min=0, help="Only entries behind this number.")] = 0,
+        subject: Annotated[str, typer.Option(help="Only entries about this: an id as the list shows it.")] = "",
+        as_json: bool = Json,
+    ) -> None:
+        with program.home(home).store() as store:
+            entries = store.audit(lambda log, db: log.read(db, after=after, last=last, subject=subject or None))
 
-    def human() -> None:
-        for entry in entries:
-            told = ", ".join(f"{name} {_short(value)}" for name, value in json.loads(entry.detail_json).items())
-            say(f"{entry.position:>6}  {moment(entry.at_ms)}  {entry.actor}  {entry.action}  {entry.subject}")
-            if told:
-                say(f"{'':>8}{told}")
-        if not entries:
-            say("No entries.")
+        def human() -> None:
+            for entry in entries:
+                told = ", ".join(f"{name} {_short(value)}" for name, value in json.loads(entry.detail_json).items())
+                say(f"{entry.position:>6}  {moment(entry.at_ms)}  {entry.actor}  {entry.action}  {entry.subject}")
+                if told:
+                    say(f"{'':>8}{told}")
+            if not entries:
+                say("No entries.")
 
-    shell.emit({"entries": [_plain(entry) for entry in entries]}, as_json=as_json, human=human)
+        shell.emit({"entries": [_plain(entry) for entry in entries]}, as_json=as_json, human=human)
+
+    @app.command(
+        help="Print the newest entry's number and hash: an anchor to write down elsewhere, for `audit verify "
+        "--anchor`.\n\n" + program.example(f"audit head --home {words.folder}")
+    )
+    def head(*, home: Path = Home, as_json: bool = Json) -> None:
+        with program.home(home).store() as store:
+            anchor = store.audit(lambda log, db: log.read_head(db))
+        shell.emit(_plain_anchor(anchor), as_json=as_json, human=lambda: say(str(anchor)))
+
+    @app.command(
+        help="Check the whole log: edited, removed and reordered entries are named, and the exit code is 20.\n\n"
+        "That the newest entries were cut off, or all was written anew, only an anchor kept elsewhere can show.\n"
+        + program.example(f"audit verify --home {words.folder} --anchor 17:5e88…")
+    )
+    def verify(
+        *,
+        home: Path = Home,
+        anchor: Annotated[
+            list[str] | None, typer.Option("--anchor", help="What audit head printed earlier; repeatable.")
+        ] = None,
+        as_json: bool = Json,
+    ) -> None:
+        wanted = [Anchor.parse(text) for text in anchor or ()]
+        with program.home(home).store() as store:
+            newest = store.audit(lambda log, db: log.verify(db, wanted))
+        kept = f" and fit {len(wanted)} anchors" if wanted else ""
+
+        def human() -> None:
+            say(f"The log holds: {newest.position} entries follow from one another{kept}. The newest: {newest}")
+
+        shell.emit({"verifies": True, "anchors": len(wanted), **_plain_anchor(newest)}, as_json=as_json, human=human)
+
+    return app
 
 
 def _short(value: object) -> str:
@@ -44,37 +91,10 @@ def _short(value: object) -> str:
     return _LONG_HEX.sub(lambda found: found[0][:12], str(value))
 
 
-def show_head(ask: Ask[Anchor], *, as_json: bool) -> None:
-    """Print an anchor."""
-    anchor = ask(lambda log, db: log.read_head(db))
-    shell.emit(_plain_anchor(anchor), as_json=as_json, human=lambda: say(str(anchor)))
-
-
-def show_verified(ask: Ask[Anchor], anchors: Sequence[str], *, as_json: bool) -> None:
-    """Print that the log holds; raises CorruptDataError where it does not."""
-    from mien.log.audit import Anchor
-
-    wanted = [Anchor.parse(text) for text in anchors]
-    newest = ask(lambda log, db: log.verify(db, wanted))
-    kept = f" and fit {len(wanted)} anchors" if wanted else ""
-
-    def human() -> None:
-        say(f"The log holds: {newest.position} entries follow from one another{kept}. The newest: {newest}")
-
-    shell.emit({"verifies": True, "anchors": len(wanted), **_plain_anchor(newest)}, as_json=as_json, human=human)
-
-
 def _plain_anchor(anchor: Anchor) -> dict[str, Any]:
     return {"anchor": str(anchor), "entries": anchor.position, "sha256": anchor.sha256}
 
 
 def _plain(entry: Entry) -> dict[str, Any]:
-    return {
-        "position": entry.position,
-        "at_ms": entry.at_ms,
-        "actor": entry.actor,
-        "action": entry.action,
-        "subject": entry.subject,
-        "detail": json.loads(entry.detail_json),
-        "sha256": entry.sha256,
-    }
+    named = fields(entry, "position", "at_ms", "actor", "action", "subject", "sha256")
+    return {**named, "detail": json.loads(entry.detail_json)}

@@ -1,7 +1,7 @@
 """The verbs that both servers' programs have, made from one description of each program.
 
-`config`, `operator`, `audit`, `backup`, `restore`, `doctor`, and the frame of `serve`. What the verbs import is loaded
-when they run: store, keys and client are most of the programs' start-up time.
+`config`, `operator`, `backup`, `restore`, `doctor`, and the frame of `serve`; `audit` is in a module of its own. What
+the verbs import is loaded when they run: store, keys and client are most of the programs' start-up time.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from coordinator.commands import audit
-from coordinator.commands.common import folder_option, now, read_pem, show_reference
+from coordinator.commands.common import fields, folder_option, now, read_pem
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
@@ -77,7 +76,7 @@ class Program:
 
 def add_backups(app: typer.Typer, program: Program) -> None:
     """Give a program the verbs `backup` and `restore`."""
-    Home, Json, words = _options(program)
+    Home, Json, words = options(program)
 
     @app.command(
         help=f"{words.backup}\n\nThe {program.name} may go on serving meanwhile. "
@@ -118,7 +117,7 @@ def add_backups(app: typer.Typer, program: Program) -> None:
 
 def add_doctor(app: typer.Typer, program: Program) -> None:
     """Give a program the verb `doctor`."""
-    Home, Json, words = _options(program)
+    Home, Json, words = options(program)
 
     @app.command(help=words.doctor + program.example(f"doctor --home {words.folder}"))
     def doctor(*, home: Path = Home, as_json: bool = Json) -> None:
@@ -141,7 +140,7 @@ def add_doctor(app: typer.Typer, program: Program) -> None:
 def config_app(program: Program) -> typer.Typer:
     """Return the verbs that show a program's settings."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
-    Home, Json, words = _options(program)
+    Home, Json, words = options(program)
 
     @app.command(
         help="Print every setting with its value and where it came from.\n\n"
@@ -160,15 +159,28 @@ def config_app(program: Program) -> typer.Typer:
         shell.emit(result, as_json=as_json, human=human)
 
     @app.command(
+        "reference",
         help="Print every setting with its default, its limits and what it means; needs no folder.\n\n"
-        + program.example("config reference")
+        + program.example("config reference"),
     )
-    def reference(
+    def show_reference(
         *,
         as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a table for docs.")] = False,
         as_json: bool = Json,
     ) -> None:
-        show_reference(program.home.settings.kind, program.limits, as_markdown=as_markdown, as_json=as_json)
+        from coordinator.home.reference import reference, to_markdown
+
+        rows = reference(program.home.settings.kind, program.limits)
+
+        def human() -> None:
+            for row in rows:
+                range_in_words = f" ({row.range})" if row.range else ""
+                say(f"{row.name} = {row.default}{range_in_words}: {row.meaning_for_people}")
+
+        if as_markdown:
+            sys.stdout.write(to_markdown(rows))
+        else:
+            shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
 
     return app
 
@@ -176,7 +188,7 @@ def config_app(program: Program) -> typer.Typer:
 def operator_app(program: Program, *, help: str, signs_first: bool = False) -> typer.Typer:
     """Return the verbs that make credentials for operators; their help lists `sign` first where that says so."""
     app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=help)
-    Home, Json, words = _options(program)
+    Home, Json, words = options(program)
     Name: Any = typer.Option(..., "--name", help=words.operator_name)
 
     def renew(*, home: Path = Home, as_json: bool = Json) -> None:
@@ -211,54 +223,6 @@ def operator_app(program: Program, *, help: str, signs_first: bool = False) -> t
     )
     for verb, text in reversed(verbs) if signs_first else verbs:
         app.command(help=text)(verb)
-    return app
-
-
-def audit_app(program: Program) -> typer.Typer:
-    """Return the verbs that read the history of what was done, whether the server runs or not."""
-    app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who did what, and whether that was changed.")
-    Home, Json, words = _options(program)
-
-    @app.command(
-        "list",
-        help="List the newest entries, oldest first.\n\n"
-        + program.example(f"audit list --last 20 --home {words.folder}"),
-    )
-    def list_entries(
-        *,
-        home: Path = Home,
-        last: Annotated[int, typer.Option(min=1, help="How many of the newest entries.")] = 50,
-        after: Annotated[int, typer.Option(min=0, help="Only entries behind this number.")] = 0,
-        subject: Annotated[str, typer.Option(help="Only entries about this: an id as the list shows it.")] = "",
-        as_json: bool = Json,
-    ) -> None:
-        with program.home(home).store() as store:
-            audit.show_list(store.audit, last, after, subject, as_json=as_json)
-
-    @app.command(
-        help="Print the newest entry's number and hash: an anchor to write down elsewhere, for `audit verify "
-        "--anchor`.\n\n" + program.example(f"audit head --home {words.folder}")
-    )
-    def head(*, home: Path = Home, as_json: bool = Json) -> None:
-        with program.home(home).store() as store:
-            audit.show_head(store.audit, as_json=as_json)
-
-    @app.command(
-        help="Check the whole log: edited, removed and reordered entries are named, and the exit code is 20.\n\n"
-        "That the newest entries were cut off, or all was written anew, only an anchor kept elsewhere can show.\n"
-        + program.example(f"audit verify --home {words.folder} --anchor 17:5e88…")
-    )
-    def verify(
-        *,
-        home: Path = Home,
-        anchor: Annotated[
-            list[str] | None, typer.Option("--anchor", help="What audit head printed earlier; repeatable.")
-        ] = None,
-        as_json: bool = Json,
-    ) -> None:
-        with program.home(home).store() as store:
-            audit.show_verified(store.audit, anchor or [], as_json=as_json)
-
     return app
 
 
@@ -315,7 +279,8 @@ def _enter_certificate(server: ServerHome[Any, Any], name: str, certificate: x50
     enter(server, "operator.certify", name, certificate_sha256=pki.fingerprint(certificate), until=ends)
 
 
-def _options(program: Program) -> tuple[Any, Any, Words]:
+def options(program: Program) -> tuple[Any, Any, Words]:
+    """Return the options that name the folder and ask for JSON, and the program's words."""
     return folder_option(program.name, ...), typer.Option(False, "--json", help=program.words.json), program.words
 
 
@@ -329,13 +294,7 @@ def _backup(program: Program, home: Path, password_file: Path | None, *, confirm
 def _tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None:
     """Print the summary of a backup, and with --json the fields of `more` too."""
     head = None if summary.audit_head is None else str(summary.audit_head)
-    result: dict[str, Any] = {
-        "files": summary.files,
-        "size_bytes": summary.size_bytes,
-        "created_unix_s": summary.created_unix_s,
-        "audit_head": head,
-        **more,
-    }
+    result = {**fields(summary, "files", "size_bytes", "created_unix_s"), "audit_head": head, **more}
 
     def human() -> None:
         created = f"{datetime.fromtimestamp(summary.created_unix_s, UTC):%Y-%m-%d %H:%M} UTC"

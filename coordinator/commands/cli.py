@@ -21,6 +21,7 @@ from coordinator.commands import (
     replicas,
     tasks,
 )
+from coordinator.commands.audit import audit_app
 from coordinator.commands.common import Home, Json, now, read_pem
 from coordinator.home.config import LIMITS, CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
@@ -88,7 +89,7 @@ app.add_typer(models.app, name="model")
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(release_key.app, name="release-key")
 app.add_typer(privacy.app, name="privacy")
-app.add_typer(both.audit_app(PROGRAM), name="audit")
+app.add_typer(audit_app(PROGRAM), name="audit")
 app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
 both.add_backups(app, PROGRAM)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +13,6 @@ import typer
 
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
-from mien.shell import cli as shell
-from mien.shell.cli import say
 from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
@@ -43,23 +40,15 @@ Task = Annotated[
 ]
 
 
-def show_reference(
-    kind: type[Any], limits: Mapping[str, tuple[float, float]], *, as_markdown: bool, as_json: bool
-) -> None:
-    """Print every setting of a program: in lines for people, as a table for docs, or as JSON."""
-    from coordinator.home.reference import reference, to_markdown
+def fields(record: object, *names: str) -> dict[str, Any]:
+    """Return the fields of these names as plain data, of a message or another record."""
 
-    rows = reference(kind, limits)
+    def plain(value: Any) -> Any:
+        if isinstance(value, str | int | float):
+            return value
+        return dict(value) if isinstance(value, Mapping) else list(value)
 
-    def human() -> None:
-        for row in rows:
-            range_in_words = f" ({row.range})" if row.range else ""
-            say(f"{row.name} = {row.default}{range_in_words}: {row.meaning_for_people}")
-
-    if as_markdown:
-        sys.stdout.write(to_markdown(rows))
-    else:
-        shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+    return {name: plain(getattr(record, name)) for name in names}
 
 
 def now() -> datetime:

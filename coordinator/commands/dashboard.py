@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.common import Home, Json, now
+from coordinator.commands.common import Home, Json, fields, now
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
 from mien.format import moment
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
+from mien.shell.clock import Clock
 from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
@@ -103,10 +104,7 @@ def log(
     with _accounts(home) as accounts:
         accounts.verify()
         entries = accounts.newest(last)[::-1]
-    plain = [
-        {"position": e.position, "at_ms": e.at_ms, "actor": e.actor, "action": e.action, "subject": e.subject}
-        for e in entries
-    ]
+    plain = [fields(entry, "position", "at_ms", "actor", "action", "subject") for entry in entries]
 
     def human() -> None:
         for entry in entries:
@@ -124,9 +122,7 @@ def add_user(name: Name, home: Home, password_file: PasswordFile = None, as_json
     Example: mien-coordinator dashboard user add alice --home C
     """
     password = read_password(password_file, confirm=True)
-    with _accounts(home) as accounts:
-        accounts.add(name, password, actor=_actor())
-    shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} may sign in."))
+    _change(name, home, lambda accounts, actor: accounts.add(name, password, actor=actor), "may sign in", as_json)
 
 
 @user_app.command("password")
@@ -136,9 +132,8 @@ def set_password(name: Name, home: Home, password_file: PasswordFile = None, as_
     Example: mien-coordinator dashboard user password alice --home C
     """
     password = read_password(password_file, confirm=True)
-    with _accounts(home) as accounts:
-        accounts.set_password(name, password, actor=_actor())
-    shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} has another password, and is signed out."))
+    told = "has another password, and is signed out"
+    _change(name, home, lambda accounts, actor: accounts.set_password(name, password, actor=actor), told, as_json)
 
 
 @user_app.command("remove")
@@ -147,9 +142,7 @@ def remove_user(name: Name, home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator dashboard user remove alice --home C
     """
-    with _accounts(home) as accounts:
-        accounts.remove(name, actor=_actor())
-    shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} may no longer sign in."))
+    _change(name, home, lambda accounts, actor: accounts.remove(name, actor=actor), "may no longer sign in", as_json)
 
 
 @user_app.command("list")
@@ -160,7 +153,7 @@ def list_users(home: Home, as_json: Json = False) -> None:
     """
     with _accounts(home) as accounts:
         users = accounts.users()
-    plain: list[dict[str, Any]] = [{"name": user.name, "password_set_ms": user.changed_ms} for user in users]
+    plain = [{"name": user.name, "password_set_ms": user.changed_ms} for user in users]
 
     def human() -> None:
         for user in users:
@@ -171,24 +164,21 @@ def list_users(home: Home, as_json: Json = False) -> None:
     shell.emit({"users": plain}, as_json=as_json, human=human)
 
 
-def _actor() -> str:
+def _change(name: str, home: Path, change: Callable[[Accounts, str], None], told: str, as_json: bool) -> None:
+    """Change an account in the name of whoever runs the command, and print what is `told` of it."""
     from coordinator.store.audit import local_actor
 
-    return local_actor()
+    with _accounts(home) as accounts:
+        change(accounts, local_actor())
+    shell.emit({"name": name}, as_json=as_json, human=lambda: say(f"{name} {told}."))
 
 
-@contextlib.contextmanager
-def _accounts(home: Path) -> Iterator[Accounts]:
-    """Open the accounts of an existing coordinator's dashboard."""
+def _accounts(home: Path) -> closing[Accounts]:
+    """Return the accounts of an existing coordinator's dashboard, open while a block runs."""
     from coordinator.dashboard.accounts import Accounts
     from coordinator.dashboard.home import DashboardHome
-    from mien.shell.clock import Clock
 
     os.umask(0o077)
     coordinator = CoordinatorHome(home)
     coordinator.resolve()  # there is a coordinator
-    accounts = Accounts.open(DashboardHome.of(coordinator).database_path, Clock())
-    try:
-        yield accounts
-    finally:
-        accounts.close()
+    return closing(Accounts.open(DashboardHome.of(coordinator).database_path, Clock()))

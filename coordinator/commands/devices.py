@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask
+from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
 from coordinator.commands.invites import list_devices as list_joined
 from coordinator.commands.tables import Column, listing
@@ -117,8 +117,7 @@ def _told(seen: Seen | None, device_id: str) -> dict[str, Any]:
     device = None if seen is None else seen.get(device_id)
     if device is None:
         return dict.fromkeys(_TOLD)
-    values = {name: getattr(device, name) for name in _TOLD}
-    return {name: value if isinstance(value, str | int) else list(value) for name, value in values.items()}
+    return fields(device, *_TOLD)
 
 
 def device_table(devices: Sequence[Device], width: int, seen: Seen | None = None) -> RenderableType:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask
+from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
@@ -80,9 +80,8 @@ def evaluate(
         return await coordinator.submit(task, secret_hex(16))
 
     status = ask(home, question)
-    result = {"task_id": status.task_id, "name": status.name, "model_id": status.model_id, "state": status.state}
     shell.emit(
-        result,
+        fields(status, "task_id", "name", "model_id", "state"),
         as_json=as_json,
         human=lambda: say(
             f"Task {status.task_id} asks phones. Follow it: mien-coordinator task watch {status.name}; then "
@@ -257,22 +256,9 @@ def stop(roll_out: RollOutId, home: Home, as_json: Json = False) -> None:
 
 def to_plain(each: operator_pb2.RollOutStatus) -> dict[str, Any]:
     """Return a roll-out as plain data."""
-    return {
-        "id": each.id,
-        "model_id": each.model_id,
-        "reference_model_id": each.reference_model_id,
-        "population": each.population,
-        "state": each.state,
-        "reason": each.reason,
-        "share": each.share,
-        "stage": each.stage,
-        "stages": list(each.stages),
-        "task_id": each.task_id,
-        "figures": dict(each.figures),
-        "started_unix_ms": each.started_unix_ms,
-        "started_by": each.started_by,
-        "changed_unix_ms": each.changed_unix_ms,
-    }
+    where = ("state", "reason", "share", "stage", "stages", "task_id", "figures")
+    times = ("started_unix_ms", "started_by", "changed_unix_ms")
+    return fields(each, "id", "model_id", "reference_model_id", "population", *where, *times)
 
 
 def _tell(each: operator_pb2.RollOutStatus, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from coordinator.commands import both
+from coordinator.commands.audit import audit_app
 from coordinator.commands.common import folder_option, now, read_pem
 from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
 from coordinator.commands.invites import list_devices as list_joined
@@ -82,7 +83,7 @@ app.add_typer(both.config_app(PROGRAM), name="config")
 app.add_typer(
     both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True), name="operator"
 )
-app.add_typer(both.audit_app(PROGRAM), name="audit")
+app.add_typer(audit_app(PROGRAM), name="audit")
 
 _ADMIN: Final = "127.0.0.1:7441"
 _OPERATOR_FILES: Final = "--csr C/registrar-operator.csr --out C/registrar-operator.pem"

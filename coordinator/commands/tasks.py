@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, find_task
+from coordinator.commands.common import Home, Json, Task, ask, fields, find_task
 from coordinator.commands.tables import Column, listing
 from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
@@ -198,13 +198,7 @@ def pause(task: Task, home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator task pause fedface
     """
-
-    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
-        return await coordinator.pause((await find_task(coordinator, task)).task_id)
-
-    status = ask(home, question)
-    check_is_not_over(status, "paused")
-    _tell(status, as_json)
+    _order(home, task, lambda coordinator, task_id: coordinator.pause(task_id), as_json, wish="paused")
 
 
 @app.command()
@@ -213,13 +207,7 @@ def resume(task: Task, home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator task resume fedface
     """
-
-    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
-        return await coordinator.resume((await find_task(coordinator, task)).task_id)
-
-    status = ask(home, question)
-    check_is_not_over(status, "resumed")
-    _tell(status, as_json)
+    _order(home, task, lambda coordinator, task_id: coordinator.resume(task_id), as_json, wish="resumed")
 
 
 def check_is_not_over(status: operator_pb2.TaskStatus, wish: str) -> None:
@@ -238,28 +226,13 @@ def cancel(task: Task, home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator task cancel fedface
     """
-
-    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
-        return await coordinator.cancel((await find_task(coordinator, task)).task_id)
-
-    _tell(ask(home, question), as_json)
+    _order(home, task, lambda coordinator, task_id: coordinator.cancel(task_id), as_json)
 
 
 def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
-    return {
-        "task_id": task.task_id,
-        "name": task.name,
-        "method": task.method,
-        "state": task.state,
-        "reason": task.reason,
-        "rounds_closed": task.rounds_closed,
-        "rounds_total": task.rounds_total,
-        "model_id": task.model_id,
-        "reveals": list(task.reveals),
-        "num_cannot_train": task.num_cannot_train,
-        "num_want_larger_sums": task.num_want_larger_sums,
-    }
+    names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
+    return fields(task, *names, "num_cannot_train", "num_want_larger_sums")
 
 
 def not_chosen(task: operator_pb2.TaskStatus) -> str:
@@ -279,7 +252,21 @@ def _phones(number: int, one: str, several: str) -> str:
     return f"1 phone {one}" if number == 1 else f"{number} phones {several}"
 
 
-def _tell(task: operator_pb2.TaskStatus, as_json: bool) -> None:
+def _order(
+    home: Path,
+    wanted: str,
+    order: Callable[[Coordinator, str], Awaitable[operator_pb2.TaskStatus]],
+    as_json: bool,
+    wish: str = "",
+) -> None:
+    """Give an order about a task, and print where the task stands then; see `check_is_not_over` for `wish`."""
+
+    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+        return await order(coordinator, (await find_task(coordinator, wanted)).task_id)
+
+    task = ask(home, question)
+    if wish:
+        check_is_not_over(task, wish)
     shell.emit(
         to_plain(task), as_json=as_json, human=lambda: say(f"Task {task.name} ({task.task_id}) is {task.state}.")
     )
@@ -318,21 +305,12 @@ def _behind(report: operator_pb2.RoundReport, task: operator_pb2.TaskStatus) -> 
 
 
 def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
+    phones = ("num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms")
     return {
-        "round": report.round.round,
-        "attempt": report.round.attempt,
+        **fields(report.round, "round", "attempt"),
         "duty": "validate" if report.duty == _VALIDATE else "train",
         "stage": _STAGES.get(report.stage, "unknown"),
-        "num_selected": report.num_selected,
-        "num_trained": report.num_trained,
-        "num_reports": report.num_reports,
-        "started_unix_ms": report.started_unix_ms,
-        "ended_unix_ms": report.ended_unix_ms,
-        "reason": report.reason,
-        "model_id": report.model_id,
-        "upload_bytes": report.upload_bytes,
-        "metrics": dict(report.metrics),
-        "base_version": report.base_version,
+        **fields(report, *phones, "reason", "model_id", "upload_bytes", "metrics", "base_version"),
     }
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coordinator.commands.common import fields
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -31,12 +32,9 @@ async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelM
 def to_plain(model: models_pb2.ModelManifest) -> dict[str, Any]:
     """Return a model as plain data."""
     return {
-        "model_id": model.model_id,
-        "parent_model_id": model.parent_model_id,
-        "created_unix_s": model.created_unix_s,
+        **fields(model, "model_id", "parent_model_id", "created_unix_s", "released"),
         "size_bytes": model.theta.size_bytes,
         "public_shard_bytes": model.public_shard.size_bytes if model.HasField("public_shard") else 0,
-        "released": model.released,
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask
+from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.models.common import Model, find_model, percent, to_plain
 from coordinator.commands.tables import Column, facts, listing
 from mien.format import moment
@@ -100,15 +100,7 @@ def _origin(model: models_pb2.ModelManifest, status: operator_pb2.ModelStatus) -
 
 def _standing(status: operator_pb2.ModelStatus) -> dict[str, Any]:
     """Return where a model stands, as plain data."""
-    return {
-        "state": status.state,
-        "share": status.share,
-        "reason": status.reason,
-        "population": status.population,
-        "task_id": status.task_id,
-        "round": status.round,
-        "removed": status.removed,
-    }
+    return fields(status, "state", "share", "reason", "population", "task_id", "round", "removed")
 
 
 def show(model: Model, home: Home, as_json: Json = False) -> None:
