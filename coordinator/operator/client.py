@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -19,7 +19,7 @@ from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models import bundles
 from mien.protocol import CHUNK_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.canonical import parse_json, task_to_json, to_canonical_json
-from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 from mien.records import to_mapping
 from mien.shell.files import storage_errors
@@ -46,17 +46,16 @@ class Coordinator:
 
     async def hello(self) -> common_pb2.HelloReply:
         """Return the coordinator's greeting: protocol version, software and clock."""
-        request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
-        return await self._answer(self._operator.Hello(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.Hello, common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS))
 
     async def submit(self, task: TaskSpec, token: str) -> operator_pb2.TaskStatus:
         """Return the new task's status; the same token again returns the same task."""
         request = operator_pb2.SubmitTaskRequest(task_json=task_to_json(task), idempotency_token=token)
-        return await self._answer(self._operator.SubmitTask(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.SubmitTask, request)
 
     async def tasks(self) -> list[operator_pb2.TaskStatus]:
         """Return every task's status, oldest first."""
-        reply = await self._answer(self._operator.ListTasks(operator_pb2.ListTasksRequest(), timeout=TIMEOUT_S))
+        reply = await self._ask(self._operator.ListTasks, operator_pb2.ListTasksRequest())
         return list(reply.tasks)
 
     async def watch(self, task_id: str) -> AsyncIterator[operator_pb2.TaskEvent]:
@@ -70,18 +69,15 @@ class Coordinator:
 
     async def pause(self, task_id: str) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
-        request = operator_pb2.TaskRequest(task_id=task_id)
-        return await self._answer(self._operator.PauseTask(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.PauseTask, operator_pb2.TaskRequest(task_id=task_id))
 
     async def resume(self, task_id: str) -> operator_pb2.TaskStatus:
         """Return the task's status; new rounds begin again."""
-        request = operator_pb2.TaskRequest(task_id=task_id)
-        return await self._answer(self._operator.ResumeTask(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.ResumeTask, operator_pb2.TaskRequest(task_id=task_id))
 
     async def cancel(self, task_id: str) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way is aborted."""
-        request = operator_pb2.TaskRequest(task_id=task_id)
-        return await self._answer(self._operator.CancelTask(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.CancelTask, operator_pb2.TaskRequest(task_id=task_id))
 
     async def models(self) -> list[models_pb2.ModelManifest]:
         """Return every model's manifest without its layout, oldest first."""
@@ -89,13 +85,12 @@ class Coordinator:
 
     async def standings(self) -> list[tuple[models_pb2.ModelManifest, operator_pb2.ModelStatus]]:
         """Return every model's manifest without its layout and where it stands, oldest first."""
-        reply = await self._answer(self._operator.ListModels(operator_pb2.ListModelsRequest(), timeout=TIMEOUT_S))
+        reply = await self._ask(self._operator.ListModels, operator_pb2.ListModelsRequest())
         return list(zip(reply.models, reply.statuses, strict=True))
 
     async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
         """Return a model's manifest; without an id the released one's."""
-        request = models_pb2.GetManifestRequest(model_id=model_id)
-        return await self._answer(self._models.GetManifest(request, timeout=TIMEOUT_S))
+        return await self._ask(self._models.GetManifest, models_pb2.GetManifestRequest(model_id=model_id))
 
     async def release(
         self,
@@ -119,19 +114,18 @@ class Coordinator:
             bundle_manifest=manifest,
             bundle_signature=signature,
         )
-        return await self._answer(self._operator.ReleaseModel(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.ReleaseModel, request)
 
     async def roll_back(self, population: str = "") -> models_pb2.ModelManifest:
         """Return the model that is in force again, for a population or that of the newest release."""
-        request = operator_pb2.RollBackRequest(population=population)
-        return await self._answer(self._operator.RollBack(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.RollBack, operator_pb2.RollBackRequest(population=population))
 
     async def seen_devices(self) -> AsyncIterator[operator_pb2.SeenDevice]:
         """Yield every device that has called, in the order of ids, fetched page by page."""
         after = ""
         while True:
             request = operator_pb2.ListSeenDevicesRequest(after_device_id=after)
-            reply = await self._answer(self._operator.ListSeenDevices(request, timeout=TIMEOUT_S))
+            reply = await self._ask(self._operator.ListSeenDevices, request)
             if not reply.devices:
                 return
             for device in reply.devices:
@@ -140,35 +134,32 @@ class Coordinator:
 
     async def roll_outs(self) -> list[operator_pb2.RollOutStatus]:
         """Return all staged roll-outs, oldest first."""
-        reply = await self._answer(self._operator.ListRollOuts(operator_pb2.ListRollOutsRequest(), timeout=TIMEOUT_S))
+        reply = await self._ask(self._operator.ListRollOuts, operator_pb2.ListRollOutsRequest())
         return list(reply.roll_outs)
 
     async def continue_roll_out(self, roll_out_id: int) -> operator_pb2.RollOutStatus:
         """Return a roll-out that goes on."""
-        request = operator_pb2.RollOutRequest(id=roll_out_id)
-        return await self._answer(self._operator.ContinueRollOut(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.ContinueRollOut, operator_pb2.RollOutRequest(id=roll_out_id))
 
     async def stop_roll_out(self, roll_out_id: int) -> operator_pb2.RollOutStatus:
         """Return a roll-out that has ended where it was."""
-        request = operator_pb2.RollOutRequest(id=roll_out_id)
-        return await self._answer(self._operator.StopRollOut(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.StopRollOut, operator_pb2.RollOutRequest(id=roll_out_id))
 
     async def add_evaluation(self, model_id: str, record: Mapping[str, Any]) -> None:
         """Keep a measurement of a model."""
         request = operator_pb2.AddEvaluationRequest(model_id=model_id, record_json=to_canonical_json(dict(record)))
-        await self._answer(self._operator.AddEvaluation(request, timeout=TIMEOUT_S))
+        await self._ask(self._operator.AddEvaluation, request)
 
     async def evaluations(self, model_id: str) -> list[dict[str, Any]]:
         """Return all measurements of a model, oldest first."""
-        request = operator_pb2.ListEvaluationsRequest(model_id=model_id)
-        reply = await self._answer(self._operator.ListEvaluations(request, timeout=TIMEOUT_S))
+        reply = await self._ask(self._operator.ListEvaluations, operator_pb2.ListEvaluationsRequest(model_id=model_id))
         return [parse_json(record, what="an evaluation's record") for record in reply.record_json]
 
     async def add_threshold(self, model_id: str, threshold: Threshold) -> models_pb2.ModelManifest:
         """Return the model with one more threshold."""
         data = to_canonical_json(to_mapping(threshold))
         request = operator_pb2.AddThresholdRequest(model_id=model_id, threshold_json=data)
-        return await self._answer(self._operator.AddThreshold(request, timeout=TIMEOUT_S))
+        return await self._ask(self._operator.AddThreshold, request)
 
     async def import_model(self, spec_json: bytes, theta: Path, shard: Path | None) -> models_pb2.ModelManifest:
         """Return the manifest of the model that two or three files hold; the same again changes nothing."""
@@ -231,6 +222,10 @@ class Coordinator:
                 path.unlink(missing_ok=True)
                 raise
 
+    async def _ask(self, method: Callable[..., Awaitable[_T]], request: object) -> _T:
+        """Return the answer to one message."""
+        return await self._answer(method(request, timeout=TIMEOUT_S))
+
     async def _answer(self, call: Awaitable[_T]) -> _T:
         try:
             return await call
@@ -271,8 +266,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 
 def _translated(error: Any, address: str, chain_pem: bytes) -> Exception:
-    ours = CODE_KEY in dict(error.trailing_metadata() or ())
-    if error.code() is not grpc.StatusCode.UNAVAILABLE or ours:
+    if error.code() is not grpc.StatusCode.UNAVAILABLE or is_ours(error):
         return from_rpc_error(error, peer=f"the coordinator at {address}")
     ended = pki.load_certificate(chain_pem).not_valid_after_utc
     if datetime.now(UTC) > ended:  # in TLS 1.3 a server refuses it by closing the connection

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Final, TypeVar
 
 import grpc
@@ -14,7 +14,7 @@ from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
 from mien.errors import NotFoundError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
-from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 
 TIMEOUT_S: Final = 10.0
@@ -82,15 +82,7 @@ class RegistrarAdmin:
             request = registrar_pb2.ListDevicesRequest(limit=_PAGE, after_device_id=after)
             reply = await self._answer(self._stub.ListDevices(request, timeout=self._timeout_s))
             for row in reply.devices:
-                yield Device(
-                    row.device_id,
-                    row.population,
-                    row.note,
-                    row.joined_unix_s,
-                    row.certificate_expires_unix_s,
-                    row.revoked,
-                    row.attestation,
-                )
+                yield Device(**{each.name: getattr(row, each.name) for each in fields(Device)})
             if len(reply.devices) < _PAGE:
                 return
             after = reply.devices[-1].device_id
@@ -157,7 +149,7 @@ async def _answer(call: Awaitable[_T], address: _Address) -> _T:
     try:
         return await call
     except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.UNAVAILABLE and CODE_KEY not in dict(error.trailing_metadata() or ()):
+        if error.code() is grpc.StatusCode.UNAVAILABLE and not is_ours(error):
             raise UnreachableError(_why_unreachable(address, error.details() or "")) from error
         raise from_rpc_error(error, peer=f"the registrar at {address}") from error
 

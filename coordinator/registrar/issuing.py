@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from cryptography import x509
@@ -179,11 +179,10 @@ class Registry:
         now = self._clock()
         if self._crl is None or not timedelta(0) <= now - self._crl[0] < _CRL_REFRESH:
             with self._store.begin() as transaction:
-                records = transaction.revocations(
+                revocations = transaction.revocations(
                     int((now - _CRL_MEMORY).timestamp()), int((now - _CRL_MIN_MEMORY).timestamp())
                 )
                 number = transaction.next_list_number(int(now.timestamp()))
-            revocations = [pki.Revocation(r.serial, datetime.fromtimestamp(r.revoked_unix_s, UTC)) for r in records]
             self._crl = (now, pki.build_crl(self._authority, revocations, number, now))
         return self._crl[1]
 
@@ -225,7 +224,7 @@ class Registry:
         if self._policy is None:
             return ""
         challenge = attestation_challenge(token, pki.fingerprint(self._authority.certificate))
-        return self._policy.judge(chain_der, public_key, challenge, self._clock()).words
+        return self._policy.judge(chain_der, public_key, challenge, self._clock())
 
     def _prolong(
         self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey

@@ -27,14 +27,13 @@ from coordinator.registrar.service import (
     RegistrarAdminService,
     RegistrarService,
     Worker,
-    add_admin,
-    add_registrar,
 )
 from coordinator.registrar.store import Store
 from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor, listen
 from coordinator.store import audit
 from mien.errors import StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
+from mien.protocol.v1 import registrar_pb2_grpc
 from mien.shell.lock import exclusive
 from mien.shell.serving import serve_until_signalled
 from mien.shell.version import software
@@ -83,9 +82,10 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         service = RegistrarService(
             *(registry, ca, config.coordinator_address, limiter, worker, clock), release_key=config.release_key
         )
-        add_registrar(service, join)
+        registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
         admin = _server(MAX_MESSAGE_BYTES)
-        add_admin(RegistrarAdminService(registry, ca, worker, clock), admin)
+        operators = RegistrarAdminService(registry, ca, worker, clock)
+        registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
         ports = Ports(
             listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
             listen(

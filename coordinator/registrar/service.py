@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-import grpc
 import structlog
 from cryptography import x509
 
@@ -171,13 +170,3 @@ class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
         """Return the calling operator's name; raises unless the certificate is an operator's and valid now."""
         leaf = pki.load_certificate(peer_leaf_pem(context))
         return pki.operator_identity(leaf, self._ca, self._clock()).id
-
-
-def add_registrar(service: RegistrarService, server: grpc.aio.Server) -> None:
-    """Serve the devices' half on a server."""
-    registrar_pb2_grpc.add_RegistrarServicer_to_server(service, server)
-
-
-def add_admin(service: RegistrarAdminService, server: grpc.aio.Server) -> None:
-    """Serve the operators' half on a server."""
-    registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(service, server)

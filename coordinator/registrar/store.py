@@ -10,12 +10,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
+from coordinator.keys import pki
 from coordinator.store.audit import AuditLog
 from coordinator.store.database import database_errors, open_migrated
 from mien.log.audit import Anchor
@@ -118,16 +120,6 @@ class CertificateRecord:
     expires_unix_s: int
 
 
-@dataclass(frozen=True)
-class RevocationRecord:
-    """One certificate on the revocation list, where it stays until it would have expired anyway, or longer."""
-
-    serial: int
-    revoked_unix_s: int
-    expires_unix_s: int
-    reason: str
-
-
 class Transaction:
     """Reads and writes that happen together or not at all."""
 
@@ -219,7 +211,7 @@ class Transaction:
         """Return whether a certificate is on the revocation list."""
         return self._one(sa.select(_REVOCATIONS).where(_REVOCATIONS.c.serial == f"{serial:x}")) is not None
 
-    def revocations(self, not_expired_before: int, revoked_since: int) -> Sequence[RevocationRecord]:
+    def revocations(self, not_expired_before: int, revoked_since: int) -> Sequence[pki.Revocation]:
         """Return the revocations of certificates that expire or were revoked at these times or later, oldest first."""
         is_listed = (_REVOCATIONS.c.expires_unix_s >= not_expired_before) | (
             _REVOCATIONS.c.revoked_unix_s >= revoked_since
@@ -227,7 +219,7 @@ class Transaction:
         rows = self._connection.execute(
             sa.select(_REVOCATIONS).where(is_listed).order_by(_REVOCATIONS.c.revoked_unix_s, _REVOCATIONS.c.serial)
         )
-        return [RevocationRecord(**{**row._mapping, "serial": int(row.serial, 16)}) for row in rows]
+        return [pki.Revocation(int(r.serial, 16), datetime.fromtimestamp(r.revoked_unix_s, UTC)) for r in rows]
 
     def next_list_number(self, now: int) -> int:
         """Return a number for a new revocation list, larger than all before it even when the clock went back."""

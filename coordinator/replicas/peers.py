@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 import grpc
 
 from coordinator.keys import pki
 from mien.errors import MienError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
-from mien.protocol.status import CODE_KEY, from_rpc_error
+from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import replicas_pb2_grpc
 
 OPTIONS: Final = (
@@ -86,13 +86,9 @@ class Peers:
 
 def explained(error: grpc.aio.AioRpcError) -> MienError:
     """Return the error that another replica answered with, or that it is away: whoever asked may try again."""
-    if CODE_KEY in dict(_pairs(error)):
+    if is_ours(error):
         return from_rpc_error(error, peer="another replica")
     return UnreachableError(
         "the replica that runs this task does not answer; another one takes over in a moment, try again",
         retry_after_s=RETRY_AFTER_S,
     )
-
-
-def _pairs(error: grpc.aio.AioRpcError) -> Any:
-    return error.trailing_metadata() or ()

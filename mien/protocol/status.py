@@ -62,6 +62,11 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str) -> MienError:
     return foreign(f"{peer} did not answer as expected ({code.name}: {details[:200]}); {helps}")
 
 
+def is_ours(error: grpc.RpcError) -> bool:
+    """Return whether a Mien server sent the status of a failed call, not the library or a proxy."""
+    return CODE_KEY in dict(error.trailing_metadata() or ())
+
+
 def _text_pairs(metadata: Iterable[Any]) -> dict[str, str]:
     """Return trailing metadata as text; binary values are not ours and are left out."""
     return {str(key): value for key, value in metadata if isinstance(value, str)}

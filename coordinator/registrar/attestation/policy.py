@@ -23,13 +23,6 @@ _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
 _HELD: Final = ("REVOKED", "SUSPENDED")
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The record that is kept of a device's attestation, in a line for people; empty where there was none."""
-
-    words: str = ""
-
-
 @dataclass
 class RevokedKeys:
     """Google's list of attestation keys that are not to be trusted any more, as a file; read again when it changes.
@@ -118,17 +111,18 @@ class Policy:
 
     def judge(
         self, chain_der: Sequence[bytes], public_key: ec.EllipticCurvePublicKey, challenge: bytes, now: datetime
-    ) -> Verdict:
-        """Return the record to keep of a device that joins with a key; raises CertificateError where it may not.
+    ) -> str:
+        """Return what to keep of a device that joins with a key: a line for people, empty where nothing was attested.
 
-        Where attestation is only written down, nobody is refused, and what does not hold is written down as that.
+        Raises CertificateError where it may not join. Where attestation is only written down, nobody is refused, and
+        what does not hold is written down as that.
         """
         try:
             return self._verified(chain_der, public_key, challenge, now)
         except CertificateError as error:
             if self.is_required:
                 raise
-            return Verdict(f"not attested: {error.message}"[:200] if chain_der else "")
+            return f"not attested: {error.message}"[:200] if chain_der else ""
 
     def check_new_key(self) -> None:
         """Raise CertificateError where a key must be attested: a renewal cannot bring another one."""
@@ -137,7 +131,7 @@ class Policy:
 
     def _verified(
         self, chain_der: Sequence[bytes], public_key: ec.EllipticCurvePublicKey, challenge: bytes, now: datetime
-    ) -> Verdict:
+    ) -> str:
         if not chain_der:
             raise CertificateError("this registrar admits phones whose hardware attests their key; this one did not")
         leaf, chain, described = verify_chain(chain_der, self.roots, now)
@@ -148,7 +142,7 @@ class Policy:
             raise CertificateError("the key attestation was made for another invite; make a key for this one")
         for description in described:
             self._check(description)
-        return Verdict(_in_words(described[0]))
+        return _in_words(described[0])
 
     def _check(self, description: KeyDescription) -> None:
         if description.level < self.least:
