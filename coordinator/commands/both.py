@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,9 +32,9 @@ from mien.shell.passwords import read_password
 if TYPE_CHECKING:
     from cryptography import x509
 
+    from coordinator.commands.checks import FolderChecks
     from coordinator.home.archive import Summary
     from coordinator.home.backup import Backup
-    from mien.shell.doctor import Finding
 
 _T = TypeVar("_T")
 
@@ -61,7 +61,7 @@ class Program:
     home: type[ServerHome[Any, Any]]
     limits: Mapping[str, tuple[float, float]]
     backup: Callable[[], type[Backup[Any]]]
-    examine: Callable[[Any, Callable[[], datetime]], Awaitable[list[Finding]]]
+    checks: Callable[[], type[FolderChecks[Any]]]
     words: Words
 
     @property
@@ -121,10 +121,7 @@ def add_doctor(app: typer.Typer, program: Program) -> None:
 
     @app.command(help=words.doctor + program.example(f"doctor --home {words.folder}"))
     def doctor(*, home: Path = Home, as_json: bool = Json) -> None:
-        async def examined() -> list[Finding]:
-            return await program.examine(program.home(home), now)
-
-        findings = asyncio.run(examined())
+        findings = asyncio.run(program.checks()(program.home(home), now).examine())
         result = {"ok": all(each.ok for each in findings), "checks": [each.to_mapping() for each in findings]}
 
         def human() -> None:

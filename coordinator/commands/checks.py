@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import re
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
+from mien.shell.doctor import Finding, look_at_all
 
 CA_WARNING_DAYS: Final = 180
 OPERATOR_WARNING_DAYS: Final = 30
 
-Check = Callable[[], Awaitable[str]]
 H = TypeVar("H", bound=ServerHome[Any, Any])
 
 
 class FolderChecks(Generic[H]):
-    """The checks of one server's folder; each returns what it found, or raises what to do."""
+    """The checks of one server's folder; each returns what it found, or raises what to do.
+
+    `ORDER` names them, in the order in which faults should be mended; "audit log" is the method `audit_log`.
+    """
+
+    ORDER: ClassVar[tuple[str, ...]]
 
     def __init__(self, home: H, clock: Callable[[], datetime]) -> None:
         self._home, self._clock = home, clock
+
+    async def examine(self) -> list[Finding]:
+        """Return one finding per check."""
+        return await look_at_all({name: getattr(self, re.sub(r"\W+", "_", name)) for name in self.ORDER})
 
     async def folder(self) -> str:
         """Check that folder and keys are the owner's alone."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -30,8 +29,8 @@ from mien.shell import cli as shell
 from mien.shell.cli import say
 
 if TYPE_CHECKING:
+    from coordinator.commands.doctor import CoordinatorChecks
     from coordinator.home.coordinator_backup import CoordinatorBackup
-    from mien.shell.doctor import Finding
 
 # Imported by the commands that need them: server, store and client are most of the start-up time.
 
@@ -53,17 +52,17 @@ def _backup() -> type[CoordinatorBackup]:
     return CoordinatorBackup
 
 
-async def _examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
-    from coordinator.commands.doctor import examine
+def _checks() -> type[CoordinatorChecks]:
+    from coordinator.commands.doctor import CoordinatorChecks
 
-    return await examine(home, clock)
+    return CoordinatorChecks
 
 
 PROGRAM: Final = both.Program(
     CoordinatorHome,
     LIMITS,
     _backup,
-    _examine,
+    _checks,
     both.Words(
         folder="C",
         copy="D",

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Callable
-from datetime import datetime
 from http import HTTPStatus
 from pathlib import Path
 
-from coordinator.commands.checks import OPERATOR_WARNING_DAYS, Check, FolderChecks
+from coordinator.commands.checks import OPERATOR_WARNING_DAYS, FolderChecks
 from coordinator.dashboard.home import DashboardHome, served_certificate
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
@@ -34,38 +32,18 @@ from mien.errors import (
 from mien.models import bundles
 from mien.rounds.rollouts import RollOutState
 from mien.shell.clock import Clock
-from mien.shell.doctor import Finding, look_at_all
 
 _MIN_FREE_BYTES = 1024**3
 
 
-async def examine(home: CoordinatorHome, clock: Callable[[], datetime]) -> list[Finding]:
-    """Return one finding per check, in the order in which faults should be mended."""
-    of = _Checks(home, clock)
-    checks: dict[str, Check] = {
-        "folder": of.folder,
-        "settings": of.settings,
-        "authority": of.authority,
-        "operator": of.operator,
-        "disk": of.disk,
-        "database": of.database,
-        "audit log": of.audit_log,
-        "models": of.models,
-        "evaluation sets": of.evaluation_sets,
-        "release key": of.release_key,
-        "roll-outs": of.roll_outs,
-        "registrar": of.registrar,
-        "revocations": of.revocations,
-        "coordinator": of.coordinator,
-        "monitoring": of.monitoring,
-        "dashboard": of.dashboard,
-        "replicas": of.replicas,
-    }
-    return await look_at_all(checks)
-
-
-class _Checks(FolderChecks[CoordinatorHome]):
+class CoordinatorChecks(FolderChecks[CoordinatorHome]):
     """The checks of one coordinator's folder."""
+
+    ORDER = (
+        *("folder", "settings", "authority", "operator", "disk", "database", "audit log", "models"),
+        *("evaluation sets", "release key", "roll-outs", "registrar", "revocations", "coordinator"),
+        *("monitoring", "dashboard", "replicas"),
+    )
 
     async def settings(self) -> str:
         return f"devices come to {self._home.resolve().config.address}"

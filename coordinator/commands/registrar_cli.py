@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Coroutine
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,9 +21,9 @@ from mien.shell import cli as shell
 from mien.shell.cli import say
 
 if TYPE_CHECKING:
+    from coordinator.commands.registrar_doctor import RegistrarChecks
     from coordinator.operator.registrar_client import RegistrarAdmin
     from coordinator.registrar.backup import RegistrarBackup
-    from mien.shell.doctor import Finding
 
 # Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
 
@@ -48,17 +47,17 @@ def _backup() -> type[RegistrarBackup]:
     return RegistrarBackup
 
 
-async def _examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Finding]:
-    from coordinator.commands.registrar_doctor import examine
+def _checks() -> type[RegistrarChecks]:
+    from coordinator.commands.registrar_doctor import RegistrarChecks
 
-    return await examine(home, clock)
+    return RegistrarChecks
 
 
 PROGRAM: Final = both.Program(
     RegistrarHome,
     LIMITS,
     _backup,
-    _examine,
+    _checks,
     both.Words(
         folder="R",
         copy="S",

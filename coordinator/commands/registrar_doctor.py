@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from datetime import datetime
 
-from coordinator.commands.checks import Check, FolderChecks
+from coordinator.commands.checks import FolderChecks
 from coordinator.keys import pki
 from coordinator.keys.tls import check_tls12_is_refused
 from coordinator.operator.registrar_client import connect_admin, hello
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.home import RegistrarHome
 from mien.errors import ConfigError
-from mien.shell.doctor import Finding, look_at_all
 
 _STATUS_WARNING_DAYS = 30
 
 
-async def examine(home: RegistrarHome, clock: Callable[[], datetime]) -> list[Finding]:
-    """Return one finding per check, in the order in which faults should be mended."""
-    of = _Checks(home, clock)
-    checks: dict[str, Check] = {
-        "folder": of.folder,
-        "settings": of.settings,
-        "authority": of.authority,
-        "operator": of.operator,
-        "coordinator": of.coordinator,
-        "release key": of.release_key,
-        "attestation": of.attestation,
-        "audit log": of.audit_log,
-        "joining port": of.joining,
-        "operators' port": of.operators,
-    }
-    return await look_at_all(checks)
-
-
-class _Checks(FolderChecks[RegistrarHome]):
+class RegistrarChecks(FolderChecks[RegistrarHome]):
     """The checks of one registrar's folder."""
+
+    ORDER = (
+        *("folder", "settings", "authority", "operator", "coordinator", "release key", "attestation"),
+        *("audit log", "joining port", "operators' port"),
+    )
 
     async def settings(self) -> str:
         return f"devices join at {self._home.resolve().config.address}"
@@ -65,13 +49,13 @@ class _Checks(FolderChecks[RegistrarHome]):
             raise ConfigError(f"the list of revoked attestation keys is {age_days:.0f} days old; fetch it again")
         return f"{words}; {len(held)} revoked keys, {age_days:.0f} days old"
 
-    async def joining(self) -> str:
+    async def joining_port(self) -> str:
         address = self._home.resolve().config.address
         reply = await hello(address, self._home.ca())
         await asyncio.to_thread(check_tls12_is_refused, address, pki.to_pem(self._home.ca()))
         return f"{reply.software} answers at {address}, protocol {reply.protocol_version}, TLS 1.3 only"
 
-    async def operators(self) -> str:
+    async def operators_port(self) -> str:
         address = self._home.resolve().config.admin_address
         async with connect_admin(address, self._home.operator_credentials(), setting="admin_address") as admin:
             count = len([device async for device in admin.list_devices()])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.commands.doctor import examine
+from coordinator.commands.doctor import CoordinatorChecks
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.protocol.v1 import rounds_pb2
 from mien.shell.doctor import Finding
@@ -24,7 +24,7 @@ from tests.helpers import ROOT, raised, run
 
 def monitoring(fleet: FakeFleet) -> Finding:
     """Return what doctor finds out about monitoring."""
-    findings = run(examine(fleet.home, lambda: datetime.now(UTC)))
+    findings = run(CoordinatorChecks(fleet.home, lambda: datetime.now(UTC)).examine())
     return next(finding for finding in findings if finding.name == "monitoring")
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.commands.doctor import examine
+from coordinator.commands.doctor import CoordinatorChecks
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
@@ -46,7 +46,7 @@ def made(tmp_path: Path) -> Callable[..., CoordinatorHome]:
 
 def finding(home: CoordinatorHome, name: str) -> tuple[bool, str]:
     """Return whether a check is good, and what it says."""
-    (found,) = [found for found in asyncio.run(examine(home, lambda: NOW)) if found.name == name]
+    (found,) = [found for found in asyncio.run(CoordinatorChecks(home, lambda: NOW).examine()) if found.name == name]
     return found.error is None, found.detail
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.commands.doctor import examine
+from coordinator.commands.doctor import CoordinatorChecks
 from coordinator.dashboard.chain import ChainState
 from coordinator.dashboard.home import LIFETIME, DashboardHome, certify
 from coordinator.dashboard.pages import NAVIGATION
@@ -206,7 +206,7 @@ def test_doctor_says_when_the_certificate_ends(tmp_path: Path) -> None:
     new.close()
 
     def told() -> Finding:
-        findings = asyncio.run(examine(new.home, lambda: new.end))
+        findings = asyncio.run(CoordinatorChecks(new.home, lambda: new.end).examine())
         return next(finding for finding in findings if finding.name == "dashboard")
 
     assert told().detail == "no certificate of its own"

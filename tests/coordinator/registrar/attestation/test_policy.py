@@ -16,7 +16,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from coordinator.commands.registrar_doctor import examine
+from coordinator.commands.registrar_doctor import RegistrarChecks
 from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from mien.errors import CertificateError, ConfigError, UnreachableError
@@ -168,7 +168,7 @@ def test_doctor(make: Make, tmp_path: Path) -> None:
     registrar = make(attestation_status="status.json")
 
     def told() -> tuple[bool, str]:
-        findings = asyncio.run(examine(registrar.home, registrar.clock))
+        findings = asyncio.run(RegistrarChecks(registrar.home, registrar.clock).examine())
         (found,) = [finding for finding in findings if finding.name == "attestation"]
         return found.error is None, found.detail
 
