@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
-from mien.shell.doctor import Finding, look_at_all
+from mien.errors import MienError
+from mien.shell.doctor import Finding
 
 CA_WARNING_DAYS: Final = 180
 OPERATOR_WARNING_DAYS: Final = 30
@@ -30,7 +31,13 @@ class FolderChecks(Generic[H]):
 
     async def examine(self) -> list[Finding]:
         """Return one finding per check."""
-        return await look_at_all({name: getattr(self, re.sub(r"\W+", "_", name)) for name in self.ORDER})
+        findings = []
+        for name in self.ORDER:
+            try:
+                findings.append(Finding(name, await getattr(self, re.sub(r"\W+", "_", name))()))
+            except MienError as error:
+                findings.append(Finding(name, error.message, error))
+        return findings
 
     async def folder(self) -> str:
         """Check that folder and keys are the owner's alone."""

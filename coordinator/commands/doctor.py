@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from http import HTTPStatus
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from coordinator.store.store import SCHEMA, Store
 from mien.errors import (
     ConfigError,
     CorruptDataError,
-    DiskFullError,
     EmptyFolderError,
     MienError,
     NotFoundError,
@@ -32,8 +30,6 @@ from mien.errors import (
 from mien.models import bundles
 from mien.rounds.rollouts import RollOutState
 from mien.shell.clock import Clock
-
-_MIN_FREE_BYTES = 1024**3
 
 
 class CoordinatorChecks(FolderChecks[CoordinatorHome]):
@@ -49,10 +45,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         return f"devices come to {self._home.resolve().config.address}"
 
     async def disk(self) -> str:
-        free = shutil.disk_usage(self._home.folder).free
-        if free < _MIN_FREE_BYTES:
-            raise DiskFullError(f"only {free / 1e6:.0f} MB are free; rounds need room for every contribution")
-        return f"{free / 1e9:.1f} GB free"
+        return self._home.free_space()
 
     async def database(self) -> str:
         home = self._home

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -18,23 +16,14 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.operator.readiness import ask_readiness
 from coordinator.service.revocations import check_lists
-from mien.errors import ConfigError, DiskFullError, MienError, UnreachableError
+from mien.errors import ConfigError, CorruptDataError, MienError, UnreachableError
 from mien.shell.clock import Clock
+from mien.shell.doctor import Finding, look
 from mien.shell.files import read_limited
 
 _CA_WARNING_DAYS: Final = 180
 _LEAF_WARNING_DAYS: Final = 30
-_MIN_FREE_BYTES: Final = 1024**3
 _PROBE_S: Final = 2.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One look at the installation: what it found, and whether that is a fault."""
-
-    name: str
-    detail: str
-    is_fault: bool = False
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,7 @@ class Situation:
     """All that pages tell besides the database's content, as of `now_ms`."""
 
     now_ms: int
-    checks: tuple[Check, ...]
+    checks: tuple[Finding, ...]
     chain: ChainState
     num_revoked: int | None
     revocations_words: str
@@ -53,9 +42,9 @@ class Situation:
         return "unknown" if self.num_revoked is None else str(self.num_revoked)
 
     @property
-    def faults(self) -> tuple[Check, ...]:
+    def faults(self) -> tuple[Finding, ...]:
         """Return the checks that found a fault."""
-        return tuple(check for check in self.checks if check.is_fault)
+        return tuple(check for check in self.checks if not check.ok)
 
 
 class Surveyor:
@@ -73,15 +62,15 @@ class Surveyor:
         """Return the situation; blocks for a moment."""
         revoked, words = self._revocations()
         checks = (
-            _checked("database", self._database),
-            Check("audit log", chain.words, is_fault=bool(chain.problem)),
-            _checked("coordinator", self._coordinator),
-            _checked("monitoring", self._monitoring),
-            _checked("revocations", self._revocation_age),
-            _checked("authority", self._authority),
-            _checked("registrar", self._registrar),
-            _checked("dashboard's certificate", self._own_certificate),
-            _checked("disk", self._disk),
+            look("database", self._database),
+            Finding("audit log", chain.words, CorruptDataError(chain.problem) if chain.problem else None),
+            look("coordinator", self._coordinator),
+            look("monitoring", self._monitoring),
+            look("revocations", self._revocation_age),
+            look("authority", self._authority),
+            look("registrar", self._registrar),
+            look("dashboard's certificate", self._own_certificate),
+            look("disk", self._home.free_space),
         )
         return Situation(self._clock.now_ms(), checks, chain, revoked, words)
 
@@ -151,16 +140,3 @@ class Surveyor:
         what = "the dashboard's certificate (mien-coordinator dashboard certify)"
         pki.check_validity(leaf, self._clock.now_utc(), what=what, warn_days=_LEAF_WARNING_DAYS)
         return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"
-
-    def _disk(self) -> str:
-        free = shutil.disk_usage(self._home.folder).free
-        if free < _MIN_FREE_BYTES:
-            raise DiskFullError(f"only {free / 1e6:.0f} MB are free; rounds need room for every contribution")
-        return f"{free / 1e9:.1f} GB free"
-
-
-def _checked(name: str, look: Callable[[], str]) -> Check:
-    try:
-        return Check(name, look())
-    except MienError as error:
-        return Check(name, error.message, is_fault=True)

@@ -12,15 +12,16 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from coordinator.home.config import SETTINGS, CoordinatorConfig
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import Settings
 from coordinator.keys.credentials import OperatorCredentials
-from mien.errors import KeyStoreError
+from mien.errors import DiskFullError, KeyStoreError
 from mien.shell.files import InFolder, read_private, write_atomically
 from mien.shell.keys import p256_key
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from coordinator.store.blobs import BlobStore
     from coordinator.store.store import Store
     from mien.shell.clock import Clock
+
+_MIN_FREE_BYTES: Final = 1024**3
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
     def spool_folder(self, config: CoordinatorConfig) -> Path:
         """Return the folder of contributions whose round has not closed."""
         return Path(config.spool_folder) if config.spool_folder else self.folder / "spool"
+
+    def free_space(self) -> str:
+        """Return in words how much room is left on the disk; raises DiskFullError for too little for rounds."""
+        free = shutil.disk_usage(self.folder).free
+        if free < _MIN_FREE_BYTES:
+            raise DiskFullError(f"only {free / 1e6:.0f} MB are free; rounds need room for every contribution")
+        return f"{free / 1e9:.1f} GB free"
 
     def registrar_credentials(self) -> OperatorCredentials:
         """Return the credentials of this coordinator for the registrar, as an operator."""

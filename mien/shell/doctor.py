@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mien.errors import MienError
@@ -33,14 +33,3 @@ def look(name: str, check: Callable[[], str]) -> Finding:
         return Finding(name, check())
     except MienError as error:
         return Finding(name, error.message, error)
-
-
-async def look_at_all(checks: Mapping[str, Callable[[], Awaitable[str]]]) -> list[Finding]:
-    """Return the findings of checks that may call others, in their order: that in which faults should be mended."""
-    findings = []
-    for name, check in checks.items():
-        try:
-            findings.append(Finding(name, await check()))
-        except MienError as error:
-            findings.append(Finding(name, error.message, error))
-    return findings

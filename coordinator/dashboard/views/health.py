@@ -35,7 +35,7 @@ def health_page(situation: Situation, resolved: Resolved[CoordinatorConfig]) -> 
 
 def _checks(situation: Situation) -> Table:
     rows = tuple(
-        (check.name, Cell("fault", tone="bad") if check.is_fault else Cell("good", tone="good"), check.detail)
+        (check.name, Cell("fault", tone="bad") if not check.ok else Cell("good", tone="good"), check.detail)
         for check in situation.checks
     )
     return Table(

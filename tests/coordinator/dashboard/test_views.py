@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.reading import Reader
-from coordinator.dashboard.situation import Check, Situation
+from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
@@ -20,11 +20,12 @@ from coordinator.dashboard.words import short
 from coordinator.store.report import report
 from coordinator.store.store import Store
 from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
-from mien.errors import NotFoundError
+from mien.errors import NotFoundError, UnreachableError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.rollouts import spec_to_json
+from mien.shell.doctor import Finding
 from mien.shell.pages import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
@@ -48,8 +49,8 @@ def chain(reader: Reader) -> ChainState:
     return look_on(ChainState(), reader.ask)
 
 
-def situation(now_ms: int, *checks: Check) -> Situation:
-    return Situation(now_ms, checks or (Check("disk", "9 GB free"),), ChainState(), 7, "list 41 of the registrar")
+def situation(now_ms: int, *checks: Finding) -> Situation:
+    return Situation(now_ms, checks or (Finding("disk", "9 GB free"),), ChainState(), 7, "list 41 of the registrar")
 
 
 def part(page: Page, anchor: str, kind: type[S]) -> S:
@@ -79,7 +80,8 @@ def test_the_overview_counts_phones_and_names_what_wants_an_operator(reader: Rea
     known = reader.ask(lambda db: fleets.read(db, now_ms))
     assert (known.known, [each.known for each in known.populations]) == (459, [9, 412, 38])
     assert sum(known.by_hour) <= known.day <= sum(each.week for each in known.populations) <= 459
-    fault = Check("revocations", "no recent revocation list, so phones are refused; start the registrar", is_fault=True)
+    error = UnreachableError("no recent revocation list, so phones are refused; start the registrar")
+    fault = Finding("revocations", error.message, error)
     page = reader.ask(lambda db: overview.overview(db, situation(now_ms, fault), known))
     found = part(page, "alerts", Alerts).items
     assert [alert.tone for alert in found] == ["bad", "warn"]
