@@ -203,36 +203,32 @@ def issue_server_leaf(
     """Return credentials for a TLS server that is reached by `hosts` (DNS names and IP addresses)."""
     if not hosts:
         raise ConfigError("a server certificate needs at least one host name or IP address")
-    key = p256_key()
     names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys(hosts)])
-    certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.SERVER_AUTH, now, lifetime)
-    return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
+    return _issue_with_key(authority, names, ExtendedKeyUsageOID.SERVER_AUTH, now, lifetime)
 
 
 def issue_operator_leaf(
     authority: Authority, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> Credentials:
     """Return credentials for an operator of the program that owns `authority`."""
-    key = p256_key()
-    certificate = _issue_operator(authority, name, key.public_key(), now, lifetime)
-    return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
+    names = _uri_names(_OPERATOR_PREFIX + check_name(name))
+    return _issue_with_key(authority, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
 def issue_replica_leaf(
     authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
 ) -> Credentials:
     """Return the credentials of one replica of a coordinator for the others; they open no service but theirs."""
-    key = p256_key()
-    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_REPLICA_PREFIX + check_name(replica_id))])
-    certificate = _issue_leaf(authority, key.public_key(), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
-    return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
+    names = _uri_names(_REPLICA_PREFIX + check_name(replica_id))
+    return _issue_with_key(authority, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
 def issue_operator_leaf_for_csr(
     authority: Authority, csr: bytes, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> x509.Certificate:
     """Return an operator's certificate for a key that stays where it was made; `csr` is PEM or DER."""
-    return _issue_operator(authority, name, csr_public_key(csr), now, lifetime)
+    names = _uri_names(_OPERATOR_PREFIX + check_name(name))
+    return _issue_leaf(authority, csr_public_key(csr), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
 def issue_device_leaf(
@@ -250,12 +246,7 @@ def issue_device_leaf_for_key(
     lifetime: timedelta = DEVICE_LIFETIME,
 ) -> x509.Certificate:
     """Return a device's certificate for a key that `csr_public_key` has found proved."""
-    names = x509.SubjectAlternativeName(
-        [
-            x509.UniformResourceIdentifier(_DEVICE_PREFIX + device_id(proved_key)),
-            x509.UniformResourceIdentifier(_POPULATION_PREFIX + check_name(population)),
-        ]
-    )
+    names = _uri_names(_DEVICE_PREFIX + device_id(proved_key), _POPULATION_PREFIX + check_name(population))
     return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
@@ -475,8 +466,8 @@ def _check_signed_by(certificate: x509.Certificate, ca: x509.Certificate, *, wha
 
 def _is_signed_by(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
     try:
-        certificate.verify_directly_issued_by(ca)
-    except (InvalidSignature, TypeError, *_UNREADABLE):
+        _check_signed_by(certificate, ca, what="certificate")
+    except CertificateError:
         return False
     return True
 
@@ -497,11 +488,21 @@ def check_name(name: str) -> str:
 # Building
 
 
-def _issue_operator(
-    authority: Authority, name: str, public_key: ec.EllipticCurvePublicKey, now: datetime, lifetime: timedelta
-) -> x509.Certificate:
-    names = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(_OPERATOR_PREFIX + check_name(name))])
-    return _issue_leaf(authority, public_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+def _issue_with_key(
+    authority: Authority,
+    names: x509.SubjectAlternativeName,
+    usage: x509.ObjectIdentifier,
+    now: datetime,
+    lifetime: timedelta,
+) -> Credentials:
+    """Return a leaf for a new key, with that key."""
+    key = p256_key()
+    certificate = _issue_leaf(authority, key.public_key(), names, usage, now, lifetime)
+    return Credentials(certificate, to_pem(certificate) + authority.certificate_pem, key)
+
+
+def _uri_names(*uris: str) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris])
 
 
 def _issue_leaf(

@@ -8,8 +8,7 @@ from typing import Final
 from mien.errors import CorruptDataError, NotFoundError
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.messages import STAGES, blob_message
-from mien.protocol.rounds import BlobId
-from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
+from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
 from mien.rounds import machine
 from mien.rounds.records import BundleRecord, DeviceRecord, ModelRecord
 from mien.rounds.rollouts import RollOutRecord
@@ -63,11 +62,6 @@ def seen_device(device: DeviceRecord) -> operator_pb2.SeenDevice:
     )
 
 
-def blob_ref(blob: BlobId | None) -> common_pb2.BlobRef | None:
-    """Return a blob's address as a message."""
-    return None if blob is None else blob_message(blob)
-
-
 def manifest(
     model: ModelRecord, *, is_released: bool, bundle: BundleRecord | None = None, as_signed: bool = True
 ) -> models_pb2.ModelManifest:
@@ -78,9 +72,9 @@ def manifest(
     return models_pb2.ModelManifest(
         model_id=model.model_id,
         spec_json=bundle.spec_json if bundle is not None and as_signed else model.spec_json,
-        theta=blob_ref(model.theta),
-        public_shard=blob_ref(model.shard),
-        changes=blob_ref(model.changes),
+        theta=blob_message(model.theta),
+        public_shard=blob_message(model.shard),
+        changes=blob_message(model.changes),
         parent_model_id=model.parent_model_id or "",
         created_unix_s=model.created_ms // 1000,
         released=is_released,

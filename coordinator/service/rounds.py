@@ -14,13 +14,13 @@ from coordinator.keys.pki import PeerIdentity
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, StageNews
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import STEP_STAGES, blob_ref, check_hash, check_id, printable, told_json
+from coordinator.service.messages import STEP_STAGES, check_hash, check_id, printable, told_json
 from coordinator.service.replies import ReplyStreams
 from coordinator.service.rpc import hello_reply
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
-from mien.protocol.messages import ROLES, STAGES, round_message
+from mien.protocol.messages import ROLES, STAGES, blob_message, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.uploads import UploadPiece, parse_piece
@@ -171,7 +171,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             stage=STAGES[found.stage],
             deadline_unix_ms=to_ms(found.deadline),
             duty=ROLES[found.duty],
-            reply_stream=None if stream is None else blob_ref(BlobId(stream.sha256, stream.size_bytes)),
+            reply_stream=None if stream is None else blob_message(BlobId(stream.sha256, stream.size_bytes)),
         )
 
     def _event(self, news: StageNews) -> rounds_pb2.StageEvent:

@@ -36,6 +36,6 @@ def round_message(ref: RoundRef) -> rounds_pb2.RoundRef:
     return rounds_pb2.RoundRef(task_id=ref.task_id, round=ref.round, attempt=ref.attempt)
 
 
-def blob_message(blob: BlobId) -> common_pb2.BlobRef:
-    """Return a blob's address for the wire."""
-    return common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
+def blob_message(blob: BlobId | None) -> common_pb2.BlobRef | None:
+    """Return a blob's address for the wire, None where there is none."""
+    return None if blob is None else common_pb2.BlobRef(sha256=blob.sha256, size_bytes=blob.size_bytes)
