@@ -144,7 +144,7 @@ class Site:
                 population=POPULATION,
                 registrar_address="",
                 coordinator_address=f"localhost:{self.port}",
-                certificate=pki.issue_device_leaf(self._registrar, pki.create_csr(key), POPULATION, self.now),
+                certificate=pki.issue_device_leaf(self._registrar, key.public_key(), POPULATION, self.now),
                 registrar_ca=self._registrar.certificate,
                 coordinator_ca=x509.load_pem_x509_certificate(self.home.public(self.home.ca_path)),
                 key=key,

@@ -232,20 +232,13 @@ def issue_operator_leaf_for_csr(
 
 
 def issue_device_leaf(
-    authority: Authority, csr: bytes, population: str, now: datetime, lifetime: timedelta = DEVICE_LIFETIME
-) -> x509.Certificate:
-    """Return a device's certificate. Of the request only the proved key is used, none of the names it asks for."""
-    return issue_device_leaf_for_key(authority, csr_public_key(csr), population, now, lifetime)
-
-
-def issue_device_leaf_for_key(
     authority: Authority,
     proved_key: ec.EllipticCurvePublicKey,
     population: str,
     now: datetime,
     lifetime: timedelta = DEVICE_LIFETIME,
 ) -> x509.Certificate:
-    """Return a device's certificate for a key that `csr_public_key` has found proved."""
+    """Return a device's certificate for a key that `csr_public_key` has found proved; no name is taken from a request."""
     names = _uri_names(_DEVICE_PREFIX + device_id(proved_key), _POPULATION_PREFIX + check_name(population))
     return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 

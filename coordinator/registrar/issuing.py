@@ -261,7 +261,7 @@ class Registry:
         self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey
     ) -> CertificateRecord:
         lifetime = timedelta(days=self._config.device_certificate_days)
-        leaf = pki.issue_device_leaf_for_key(self._authority, public_key, device.population, self._clock(), lifetime)
+        leaf = pki.issue_device_leaf(self._authority, public_key, device.population, self._clock(), lifetime)
         record = CertificateRecord(
             leaf.serial_number,
             device.device_id,

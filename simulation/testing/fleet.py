@@ -128,7 +128,7 @@ class FakeFleet:
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         issuer = authority or self.registrar
-        leaf = pki.issue_device_leaf(issuer, pki.create_csr(key), population, self.now)
+        leaf = pki.issue_device_leaf(issuer, key.public_key(), population, self.now)
         return DeviceCredentials(
             device_id=pki.device_id(key.public_key()),
             population=population,

@@ -383,7 +383,7 @@ def aged_certificate(story: Story, home: Path, age: timedelta, **changed: str) -
     key = leaf.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
     authority, now = story.fleet.registrar.authority(), datetime.now(UTC) - age
-    old = pki.issue_device_leaf_for_key(authority, key, POPULATION, now, timedelta(days=7))
+    old = pki.issue_device_leaf(authority, key, POPULATION, now, timedelta(days=7))
     stored.update(certificate=pki.to_der(old).hex(), **changed)
     put_identity(home, stored)
     return int(old.not_valid_after_utc.timestamp() * 1000)

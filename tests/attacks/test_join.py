@@ -282,8 +282,10 @@ def test_certificates_that_the_registrar_did_not_issue_renew_nothing(registrar: 
     csr = pki.create_csr(key)
     itself = pki.create_authority("registrar", now)
     forged = {
-        "by the coordinator's authority": pki.issue_device_leaf(registrar.coordinator, csr, "default", now),
-        "by an authority of one's own": pki.issue_device_leaf(itself, csr, "default", now),
+        "by the coordinator's authority": pki.issue_device_leaf(
+            registrar.coordinator, pki.csr_public_key(csr), "default", now
+        ),
+        "by an authority of one's own": pki.issue_device_leaf(itself, pki.csr_public_key(csr), "default", now),
         "self-signed": itself.certificate,
     }
     for how, leaf in forged.items():
@@ -308,7 +310,7 @@ def test_a_certificate_beyond_its_grace_or_before_its_time_renews_nothing(regist
     authority = registrar.home.authority()
     for shift, message in ((timedelta(days=-60), "expired"), (timedelta(days=1), "not valid for another")):
         key = ec.generate_private_key(P256)
-        leaf = pki.issue_device_leaf(authority, pki.create_csr(key), "default", utc_now() + shift)
+        leaf = pki.issue_device_leaf(authority, key.public_key(), "default", utc_now() + shift)
         error = refused(registrar.renew, Phone(key, leaf).renewal(now_ms()))
         assert isinstance(error, CertificateError)
         assert message in error.message

@@ -162,12 +162,12 @@ class Fleet:
         """Return the key and certificate of one more device."""
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.load_der_x509_csr(create_csr(key)).public_bytes(serialization.Encoding.PEM)
-        return key, pki.issue_device_leaf(self.registrar, request, population, datetime.now(UTC))
+        return key, pki.issue_device_leaf(self.registrar, pki.csr_public_key(request), population, datetime.now(UTC))
 
     def identity(self, address: str, *, issued: timedelta = timedelta(0), **changes: Any) -> Identity:
         """Return the device's identity with a certificate issued so long from now, for seven days."""
         request = x509.load_der_x509_csr(create_csr(self.key)).public_bytes(serialization.Encoding.PEM)
-        leaf = pki.issue_device_leaf(self.registrar, request, "default", datetime.now(UTC) + issued)
+        leaf = pki.issue_device_leaf(self.registrar, pki.csr_public_key(request), "default", datetime.now(UTC) + issued)
         values: dict[str, Any] = {
             "device_id": pki.device_id(self.key.public_key()),
             "population": "default",

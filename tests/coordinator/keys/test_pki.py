@@ -35,7 +35,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 
 
 def device_leaf(authority: pki.Authority = REGISTRAR, population: str = "default") -> x509.Certificate:
-    return pki.issue_device_leaf(authority, pki.create_csr(new_key()), population, NOW)
+    return pki.issue_device_leaf(authority, new_key().public_key(), population, NOW)
 
 
 def identify(leaf: x509.Certificate, now: datetime = NOW) -> pki.PeerIdentity:
@@ -54,7 +54,7 @@ def test_device_id_is_the_digest_of_the_public_key_info() -> None:
 
 def test_a_device_leaf_holds_the_proved_key_and_the_registrars_names() -> None:
     key = new_key()
-    leaf = pki.issue_device_leaf(REGISTRAR, pki.create_csr(key), "clinic-7", NOW)
+    leaf = pki.issue_device_leaf(REGISTRAR, key.public_key(), "clinic-7", NOW)
     assert leaf.public_key() == key.public_key()
     assert uris(leaf) == [f"mien:device:{pki.device_id(key.public_key())}", "mien:population:clinic-7"]
     usage = leaf.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
@@ -76,18 +76,18 @@ def test_nothing_that_a_request_asks_for_is_granted() -> None:
         .sign(key, hashes.SHA256())
     )
     csr = request.public_bytes(serialization.Encoding.DER)
-    leaf = pki.issue_device_leaf(REGISTRAR, csr, "default", NOW)
-    plain = pki.issue_device_leaf(REGISTRAR, pki.create_csr(key), "default", NOW)
+    leaf = pki.issue_device_leaf(REGISTRAR, pki.csr_public_key(csr), "default", NOW)
+    plain = pki.issue_device_leaf(REGISTRAR, key.public_key(), "default", NOW)
     assert leaf.subject == x509.Name([])
     assert [e.value for e in leaf.extensions] == [e.value for e in plain.extensions]
 
 
 def test_leaves_end_with_their_authority() -> None:
     authority = pki.create_authority("registrar", NOW, timedelta(days=2))
-    leaf = pki.issue_device_leaf(authority, pki.create_csr(new_key()), "default", NOW)
+    leaf = pki.issue_device_leaf(authority, new_key().public_key(), "default", NOW)
     assert leaf.not_valid_after_utc == authority.certificate.not_valid_after_utc
     with pytest.raises(CertificateError, match="authority's certificate has expired"):
-        pki.issue_device_leaf(authority, pki.create_csr(new_key()), "default", NOW + timedelta(days=3))
+        pki.issue_device_leaf(authority, new_key().public_key(), "default", NOW + timedelta(days=3))
 
 
 def test_server_leaf_covers_names_and_addresses_once() -> None:
@@ -248,7 +248,7 @@ def test_any_bytes_are_refused_with_one_kind_of_error(data: bytes) -> None:
 
 CSR_KEY = new_key()
 CSR = x509.load_pem_x509_csr(pki.create_csr(CSR_KEY)).public_bytes(serialization.Encoding.DER)
-LEAF = pki.issue_device_leaf(REGISTRAR, CSR, "default", NOW)
+LEAF = pki.issue_device_leaf(REGISTRAR, pki.csr_public_key(CSR), "default", NOW)
 CRL = pki.build_crl(REGISTRAR, [pki.Revocation(LEAF.serial_number, NOW)], 1, NOW)
 
 

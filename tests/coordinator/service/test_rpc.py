@@ -105,7 +105,7 @@ OPERATOR = pki.issue_operator_leaf(COORDINATOR, "alice", NOW)
 
 def test_devices_and_operators_are_told_apart_by_their_authority() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    leaf = pki.issue_device_leaf(REGISTRAR, pki.create_csr(key), "blue", NOW)
+    leaf = pki.issue_device_leaf(REGISTRAR, key.public_key(), "blue", NOW)
     device = asked("Who", pki.to_pem(leaf), pki.key_to_pem(key))
     assert device == f"device {pki.device_id(key.public_key())} blue".encode()
     assert asked("Who", OPERATOR.chain_pem, OPERATOR.key_pem) == b"operator alice None"
@@ -114,7 +114,7 @@ def test_devices_and_operators_are_told_apart_by_their_authority() -> None:
 def test_a_device_that_the_coordinators_authority_made_is_refused() -> None:
     """It passes the handshake, since that authority is trusted for operators; the role is refused."""
     key = ec.generate_private_key(ec.SECP256R1())
-    leaf = pki.issue_device_leaf(COORDINATOR, pki.create_csr(key), "blue", NOW)
+    leaf = pki.issue_device_leaf(COORDINATOR, key.public_key(), "blue", NOW)
     with pytest.raises(PermissionDeniedError):
         asked("Who", pki.to_pem(leaf), pki.key_to_pem(key))
 
@@ -122,7 +122,7 @@ def test_a_device_that_the_coordinators_authority_made_is_refused() -> None:
 def test_strangers_do_not_pass_the_handshake() -> None:
     own = pki.create_authority("registrar", NOW)
     key = ec.generate_private_key(ec.SECP256R1())
-    leaf = pki.issue_device_leaf(own, pki.create_csr(key), "blue", NOW)
+    leaf = pki.issue_device_leaf(own, key.public_key(), "blue", NOW)
     for chain_pem, key_pem in (
         (pki.to_pem(leaf) + own.certificate_pem, pki.key_to_pem(key)),
         (own.certificate_pem, own.key_pem),

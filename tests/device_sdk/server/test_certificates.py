@@ -19,13 +19,12 @@ from device_sdk.server.certificates import (
     load_certificate,
     to_der,
 )
-from device_sdk.server.identity import create_csr
 from mien.errors import CertificateError, UnreachableError
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AUTHORITY = pki.create_authority("registrar", NOW)
 KEY = ec.generate_private_key(ec.SECP256R1())
-DEVICE = pki.issue_device_leaf(AUTHORITY, create_csr(KEY), "default", NOW)
+DEVICE = pki.issue_device_leaf(AUTHORITY, KEY.public_key(), "default", NOW)
 
 VERSION_3 = bytes.fromhex("a003020102")
 VERSION_9 = bytes.fromhex("a003020108")

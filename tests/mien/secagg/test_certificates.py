@@ -25,7 +25,7 @@ def verifier(authority: pki.Authority, now: datetime = NOW) -> VerifyLeaf:
 
 def identity(authority: pki.Authority) -> Identity:
     key = ec.generate_private_key(ec.SECP256R1())
-    leaf = pki.issue_device_leaf_for_key(authority, key.public_key(), "default", NOW)
+    leaf = pki.issue_device_leaf(authority, key.public_key(), "default", NOW)
     assert pki.device_id(key.public_key()) == identity_id(key.public_key()).hex()
     return Identity(identity_id(key.public_key()), pki.to_der(leaf), EcdsaSigner.of(key))
 
@@ -64,9 +64,9 @@ def test_what_is_not_a_devices_leaf_of_this_population_is_refused() -> None:
     registrar = pki.create_authority("registrar", NOW)
     verify = verifier(registrar)
     key = ec.generate_private_key(ec.SECP256R1())
-    good = pki.to_der(pki.issue_device_leaf_for_key(registrar, key.public_key(), "default", NOW))
+    good = pki.to_der(pki.issue_device_leaf(registrar, key.public_key(), "default", NOW))
     assert verify(good).id == identity_id(key.public_key())
-    elsewhere = pki.to_der(pki.issue_device_leaf_for_key(registrar, key.public_key(), "elsewhere", NOW))
+    elsewhere = pki.to_der(pki.issue_device_leaf(registrar, key.public_key(), "elsewhere", NOW))
     flipped = bytearray(good)
     flipped[-1] ^= 1
     operator = pki.to_der(pki.issue_operator_leaf(registrar, "ann", NOW).certificate)
