@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +22,7 @@ from coordinator.keys.tls import ServerLeaf
 from coordinator.release.rollouts_worker import RollOutKeeper
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
+from coordinator.rounds.pulse import log_end
 from coordinator.rounds.spool import Spool
 from coordinator.rounds.states import ServerStates
 from coordinator.rounds.task import TaskSettings
@@ -127,7 +129,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             await (engine.start() if replication is None else replication.start(engine))
             await server.start()
             gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
-            gates.add_done_callback(_gates_ended)
+            ended = "gates stopped by an internal error; candidates wait for a restart"
+            gates.add_done_callback(partial(log_end, what=ended))
             leads = (lambda _population: True) if replication is None else replication.keeper.owns
             keeper = RollOutKeeper(engine, stores, config.release_key, leads=leads)
             roll_outs = asyncio.create_task(keeper.run(), name="roll-outs")
@@ -270,11 +273,6 @@ async def _keep_gates(engine: Engine, stores: Stores, clock: Clock, config: Coor
     from coordinator.release.gates_worker import Gatekeeper
 
     await Gatekeeper(engine, stores, clock, config.sets, limit_s=config.gates_limit_s).run()
-
-
-def _gates_ended(ended: asyncio.Task[None]) -> None:
-    if not ended.cancelled() and (error := ended.exception()) is not None:
-        _LOG.error("gates stopped by an internal error; candidates wait for a restart", exc_info=error)
 
 
 def _server(

@@ -227,7 +227,7 @@ def serve(
     server: ServerHome[Any, Any],
     flags: Mapping[str, object],
     ready_file: Path | None,
-    run: Callable[[Any, Callable[[_T], None]], None],
+    run: Callable[[Any, Any, Callable[[_T], None]], None],
     told: Callable[[Any, _T], tuple[dict[str, object], str]],
     *,
     as_json: bool,
@@ -246,7 +246,7 @@ def serve(
         sys.stdout.flush()
 
     with ready.ready_file(ready_file) as write_ready:
-        run(config, announce)
+        run(server, config, announce)
 
 
 def enter(server: ServerHome[Any, Any], action: str, subject: str, **detail: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -132,14 +131,13 @@ def init(
     trusted = None if registrar_pem is None else made.trust(registrar_pem, replace=False)
     from coordinator.keys import pki
     from coordinator.serve import open_stores
-    from coordinator.store.audit import local_actor
     from mien.shell.clock import Clock
 
     stores = open_stores(made, config, Clock())
-    if trusted is not None:
-        stores.store.log(local_actor(), "registrar.trust", trusted)
     stores.thread.close()
     stores.store.close()
+    if trusted is not None:
+        both.enter(made, "registrar.trust", trusted)
     ca_sha256 = pki.fingerprint(made.ca())
     result = {
         "home": str(home),
@@ -201,16 +199,11 @@ def serve(
     """
     from coordinator import serve
 
-    coordinator = CoordinatorHome(home)
-
-    def run(config: CoordinatorConfig, announce: Callable[[int], None]) -> None:
-        serve.serve(coordinator, config, announce)
-
     def told(config: CoordinatorConfig, port: int) -> tuple[dict[str, object], str]:
         what = f"Ready at {config.address} (port {port}). What each task shows: `privacy report`. Ctrl-C stops."
         return {"port": port}, what
 
-    both.serve(coordinator, {"listen": listen}, ready_file, run, told, as_json=as_json)
+    both.serve(CoordinatorHome(home), {"listen": listen}, ready_file, serve.serve, told, as_json=as_json)
 
 
 both.add_doctor(app, PROGRAM)

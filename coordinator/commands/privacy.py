@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json
+from coordinator.commands.common import Home, Json, fields
 from coordinator.home.home import CoordinatorHome
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -62,15 +62,10 @@ def _plain(record: TaskRecord) -> dict[str, Any]:
 
     task = task_from_json(record.task_json)
     return {
-        "task_id": record.task_id,
-        "name": record.name,
-        "population": record.population,
+        **fields(record, "task_id", "name", "population", "reason", "rounds_closed", "model_id"),
         "method": task.method,
         "state": record.state.value,
-        "reason": record.reason,
-        "rounds_closed": record.rounds_closed,
         "rounds_total": task.rounds,
-        "model_id": record.model_id,
         "reveals": list(task.privacy.reveals),
         "discloses": disclosures(task),
     }

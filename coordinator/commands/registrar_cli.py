@@ -186,17 +186,12 @@ def serve(
     """
     from coordinator.registrar import server
 
-    registrar = RegistrarHome(home)
-
-    def run(config: RegistrarConfig, announce: Callable[[server.Ports], None]) -> None:
-        server.serve(registrar, config, announce)
-
     def told(config: RegistrarConfig, ports: server.Ports) -> tuple[dict[str, object], str]:
         where = f"Devices join at {config.address} (port {ports.join}), operators on port {ports.admin}"
         return {"join_port": ports.join, "admin_port": ports.admin}, f"Ready. {where}. Ctrl-C stops."
 
     flags = {"listen": listen, "admin_listen": admin_listen}
-    both.serve(registrar, flags, ready_file, run, told, as_json=as_json)
+    both.serve(RegistrarHome(home), flags, ready_file, server.serve, told, as_json=as_json)
 
 
 @app.command()

@@ -238,7 +238,10 @@ def issue_device_leaf(
     now: datetime,
     lifetime: timedelta = DEVICE_LIFETIME,
 ) -> x509.Certificate:
-    """Return a device's certificate for a key that `csr_public_key` has found proved; no name is taken from a request."""
+    """Return a device's certificate for a key that `csr_public_key` has found proved.
+
+    None of the names that a request asks for is used.
+    """
     names = _uri_names(_DEVICE_PREFIX + device_id(proved_key), _POPULATION_PREFIX + check_name(population))
     return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 

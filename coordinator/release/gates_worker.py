@@ -14,7 +14,7 @@ from coordinator.home.config import EvaluationSets
 from coordinator.release import worker
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
-from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.pulse import in_thread, log_failure
 from coordinator.rounds.task import Task
 from coordinator.store import audit
 from mien.errors import ConfigError, LateError, MienError, StorageError, UnavailableError
@@ -63,7 +63,7 @@ class Gatekeeper:
                 (error,) = await asyncio.gather(self._serve(task), return_exceptions=True)
                 if error is not None:
                     has_failed = True
-                    _log_failure(task.record.name, error)
+                    log_failure("gates", error, task=task.record.name)
             if has_failed:
                 await asyncio.sleep(self._retry_s)
             else:
@@ -96,7 +96,7 @@ class Gatekeeper:
         judging = self._verdict(task.plan.task, task.record.base_model_id, candidate)
         (verdict,) = await asyncio.gather(judging, return_exceptions=True)
         if isinstance(verdict, BaseException):
-            _log_failure(task.record.name, verdict)
+            log_failure("gates", verdict, task=task.record.name)
             return Verdict(candidate, problem=f"internal error: {type(verdict).__name__}; see the log")
         return verdict
 
@@ -160,14 +160,6 @@ class Gatekeeper:
         spec, layout = model_from_json(model.spec_json)
         found = thresholds_of(records[0], self._clock.now_utc())
         return model_to_json(replace(spec, thresholds=(*spec.thresholds, *found)), layout)
-
-
-def _log_failure(task: str, error: BaseException) -> None:
-    """Log what kept a task's gates from their work: a defect with its traceback, else what to do."""
-    if isinstance(error, MienError):
-        _LOG.error("gates held up", task=task, error=error.code, reason=error.message)
-    else:
-        _LOG.error("gates failed by an internal error", task=task, error=type(error).__name__, exc_info=error)
 
 
 def _summary(

@@ -16,6 +16,7 @@ import structlog
 from coordinator.release.rollback_check import check_way_back
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
+from coordinator.rounds.pulse import log_failure
 from coordinator.store import audit
 from coordinator.store.rollouts import is_in_force
 from mien.errors import ConfigError, LateError, MienError, NotFoundError, StorageError, UnavailableError
@@ -69,7 +70,7 @@ class RollOutKeeper:
             count = self._engine.changed.count
             (has_failed,) = await asyncio.gather(self._look_after_all(), return_exceptions=True)
             if isinstance(has_failed, BaseException):
-                _log_failure("all", has_failed)
+                log_failure("roll-out", has_failed, model="all")
             await asyncio.sleep(self._retry_s if has_failed else _PAUSE_S)
             if not has_failed:
                 await self._engine.changed.after(count, _LOOK_S)
@@ -82,7 +83,7 @@ class RollOutKeeper:
             (error,) = await asyncio.gather(self._serve(roll_out), return_exceptions=True)
             if error is not None:
                 has_failed = True
-                _log_failure(roll_out.model_id[:12], error)
+                log_failure("roll-out", error, model=roll_out.model_id[:12])
         idle = await self._stores.thread.run(self._stores.store.idle_evaluations)
         for task_id in [task_id for task_id, population in idle if self._leads(population)]:
             await self._engine.command(task_id, TaskState.CANCELLED, actor=audit.COORDINATOR)
@@ -182,11 +183,3 @@ class RollOutKeeper:
                 reason=after.reason,
             )
         self._engine.changed.beat()
-
-
-def _log_failure(model: str, error: BaseException) -> None:
-    """Log what kept a roll-out from going on: a defect with its traceback, else what to do."""
-    if isinstance(error, MienError):
-        _LOG.error("roll-out held up", model=model, error=error.code, reason=error.message)
-    else:
-        _LOG.error("roll-out failed by an internal error", model=model, error=type(error).__name__, exc_info=error)

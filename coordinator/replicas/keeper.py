@@ -12,12 +12,14 @@ import functools
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import structlog
 
 from coordinator.replicas.fencing import FencedStore
 from coordinator.replicas.registry import Registry, View
+from coordinator.rounds.engine import Engine
+from coordinator.rounds.pulse import log_end
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, UnreachableError
 
@@ -29,16 +31,7 @@ _LOOK_S: Final = 1.0
 """For so long a look at who runs what is good enough for a device that only asks for work."""
 
 _NOBODY: Final = View({}, {}, {})
-
-
-class Tasks(Protocol):
-    """The runner of tasks: `coordinator.rounds.engine.Engine`."""
-
-    async def take_over(self, population: str | None = None) -> None:
-        """Go on with a population's tasks."""
-
-    async def let_go(self, population: str) -> None:
-        """End a population's tasks here."""
+_ended: Final = functools.partial(log_end, what="replica stopped by an internal error")
 
 
 @dataclass(frozen=True)
@@ -63,7 +56,7 @@ class Keeper:
     ) -> None:
         """`thread` is the registry's own: a lease must not wait behind other transactions."""
         self._registry, self._thread, self._store = registry, thread, store
-        self._tasks: Tasks | None = None
+        self._tasks: Engine | None = None
         self._is_retiring = False
         self._lease_s, self._monotonic = lease_s, monotonic
         self._ready: set[str] = set()
@@ -133,7 +126,7 @@ class Keeper:
 
     # Life
 
-    async def start(self, tasks: Tasks) -> None:
+    async def start(self, tasks: Engine) -> None:
         """Be one of the replicas from now on, whose tasks `tasks` runs."""
         self._tasks = tasks
         loop = asyncio.get_running_loop()
@@ -145,7 +138,7 @@ class Keeper:
         self._store.on_lost = lost
         await self._beat()
         self._loop = asyncio.create_task(self._run(), name="leases")
-        self._loop.add_done_callback(_log_end)
+        self._loop.add_done_callback(_ended)
 
     def retire(self) -> None:
         """Keep the leases that are held, and take no more."""
@@ -245,9 +238,4 @@ class Keeper:
     def _changed(self, population: str, ended: asyncio.Task[None]) -> None:
         if self._changes.get(population) is ended:
             del self._changes[population]
-        _log_end(ended)
-
-
-def _log_end(ended: asyncio.Task[None]) -> None:
-    if not ended.cancelled() and (error := ended.exception()) is not None:
-        _LOG.error("replica stopped by an internal error", error=type(error).__name__, exc_info=error)
+        _ended(ended)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import weakref
+from functools import partial
 from typing import Final
 
 import grpc
@@ -20,7 +21,7 @@ from coordinator.replicas.peers import Peers, explained
 from coordinator.replicas.registry import Registry, View
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
-from coordinator.rounds.pulse import in_thread
+from coordinator.rounds.pulse import in_thread, log_end
 from coordinator.rounds.uploads import UploadTarget
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError
@@ -111,7 +112,8 @@ class Desks:
         """Look what became of other replicas' rounds."""
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = asyncio.create_task(self._refresh(), name="rounds of other replicas")
-            self._refreshing.add_done_callback(_log_end)
+            what = "a look at other replicas' rounds failed"
+            self._refreshing.add_done_callback(partial(log_end, what=what))
 
     async def _refresh(self) -> None:
         try:
@@ -200,8 +202,3 @@ class _Shared:
         if isinstance(event, Uploaded):
             await self._desks.keep(self._round_id, event.device_id)
         await self._target.post(event, step=step)
-
-
-def _log_end(ended: asyncio.Task[None]) -> None:
-    if not ended.cancelled() and (error := ended.exception()) is not None:
-        _LOG.error("a look at other replicas' rounds failed", error=type(error).__name__, exc_info=error)

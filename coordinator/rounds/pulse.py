@@ -6,10 +6,16 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
+
+import structlog
+
+from mien.errors import MienError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_LOG: Final = structlog.get_logger()
 
 
 class Pulse:
@@ -79,6 +85,20 @@ class Threads:
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of a blocking call."""
         return await held(self.start(call, *args, **kwargs))
+
+
+def log_failure(what: str, error: BaseException, **where: object) -> None:
+    """Log what kept something from its work: a defect with its traceback, else what to do."""
+    if isinstance(error, MienError):
+        _LOG.error(f"{what} held up", error=error.code, reason=error.message, **where)
+    else:
+        _LOG.error(f"{what} failed by an internal error", error=type(error).__name__, exc_info=error, **where)
+
+
+def log_end(ended: asyncio.Task[Any], *, what: str) -> None:
+    """Log the error that ended a task which was to go on."""
+    if not ended.cancelled() and (error := ended.exception()) is not None:
+        _LOG.error(what, error=type(error).__name__, exc_info=error)
 
 
 async def held(work: asyncio.Future[T]) -> T:
