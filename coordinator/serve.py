@@ -321,11 +321,11 @@ def _probes(
     budgets, thread = Budgets(), stores.thread
 
     async def now() -> Now:
-        tasks, spent = await thread.run(_tasks_by_state, stores.store), await thread.run(stores.store.privacy, budgets)
+        tasks, spent = await thread.run(stores.store.tasks), await thread.run(stores.store.privacy, budgets)
         return Now(
             is_draining=engine.is_draining,
             tasks=tuple(engine.tasks_now()),
-            tasks_by_state=tasks,
+            tasks_by_state=Counter(task.state.value for task in tasks),
             waiting_check_ins=engine.waiting_check_ins,
             active_uploads=uploads.num_arriving,
             roll_outs=tuple(await thread.run(stores.store.newest_roll_outs)),
@@ -351,10 +351,6 @@ def _probes(
 
     checks = {"database": database, "revocations": revocation_list, "draining": draining}
     return Probes(metrics, now, checks if replication is None else checks | {"replicas": replication.check})
-
-
-def _tasks_by_state(store: Store) -> Counter[str]:
-    return Counter(task.state.value for task in store.tasks())
 
 
 @contextlib.asynccontextmanager

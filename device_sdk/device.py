@@ -154,7 +154,7 @@ class Device:
         return cls(
             opened,
             config,
-            open_key_store(opened.root, config.values.keystore, warn=warn),
+            open_key_store(opened.folder, config.values.keystore, warn=warn),
             clock=clock or WallClock(),
             rng=rng or random.Random(secret_bytes(16)),  # noqa: S311  (jitter of pauses)
             tell=tell,
@@ -731,7 +731,7 @@ class Device:
         last = self.gallery.last_round
         personal, serves = self._stored_personal()
         return DeviceStatus(
-            home=str(self.home.root),
+            home=str(self.home.folder),
             keystore=self._key_store.kind,
             device_id=identity.device_id if identity else None,
             population=identity.population if identity else None,

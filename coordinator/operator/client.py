@@ -169,12 +169,8 @@ class Coordinator:
 
         def chunks() -> Generator[operator_pb2.ImportModelChunk, None, None]:
             yield operator_pb2.ImportModelChunk(header=header)
-            for path in (theta, shard):
-                if path is None:
-                    continue
-                with _reading(path), path.open("rb") as file:
-                    while data := file.read(CHUNK_BYTES):
-                        yield operator_pb2.ImportModelChunk(data=data)
+            for data in _pieces(theta, *([] if shard is None else [shard])):
+                yield operator_pb2.ImportModelChunk(data=data)
 
         sending = sent(self._sending.ImportModel, chunks(), timeout_s=_TRANSFER_TIMEOUT_S)
         manifest: models_pb2.ModelManifest = await self._answer(sending)
@@ -196,10 +192,8 @@ class Coordinator:
             yield operator_pb2.AddGraphsChunk(
                 header=operator_pb2.AddGraphsHeader(bundle_manifest=manifest, bundle_signature=signature)
             )
-            for path in graphs:
-                with _reading(path), path.open("rb") as file:
-                    while data := file.read(CHUNK_BYTES):
-                        yield operator_pb2.AddGraphsChunk(data=data)
+            for data in _pieces(*graphs):
+                yield operator_pb2.AddGraphsChunk(data=data)
 
         await self._answer(sent(self._sending.AddGraphs, chunks(), timeout_s=_TRANSFER_TIMEOUT_S))
 
@@ -250,6 +244,14 @@ def _ref(path: Path) -> common_pb2.BlobRef:
     with _reading(path), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         return common_pb2.BlobRef(sha256=digest, size_bytes=path.stat().st_size)
+
+
+def _pieces(*paths: Path) -> Iterator[bytes]:
+    """Yield what lies in files, one after another."""
+    for path in paths:
+        with _reading(path), path.open("rb") as file:
+            while data := file.read(CHUNK_BYTES):
+                yield data
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 import grpc
@@ -34,6 +34,7 @@ from coordinator.store import audit
 from mien.errors import StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.protocol.v1 import registrar_pb2_grpc
+from mien.shell.clock import WallClock
 from mien.shell.lock import exclusive
 from mien.shell.serving import serve_until_signalled
 from mien.shell.version import software
@@ -57,11 +58,7 @@ def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Port
     """Serve until SIGTERM or SIGINT; `announce` is told once both ports accept calls."""
     os.umask(0o077)
     with exclusive(home.lock_path, program="mien-registrar"):
-        asyncio.run(serve_until_signalled(running(home, config, _utc_now), announce, drain_s=config.drain_s))
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)
+        asyncio.run(serve_until_signalled(running(home, config, WallClock().now_utc), announce, drain_s=config.drain_s))
 
 
 @contextlib.asynccontextmanager

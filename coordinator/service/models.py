@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from typing import Any
 
-from coordinator.keys.pki import PeerIdentity, Role
+from coordinator.keys.pki import Role
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import caller
 from coordinator.service.messages import check_hash, check_id, manifest
@@ -34,15 +34,14 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         model_id = check_id(request.model_id) or (released.model_id if released is not None else "")
         if not model_id:
             raise NotFoundError("no model is released yet; ask the operator")
-        if peer.role is Role.DEVICE and not await self._may_read(peer, model_id):
+        if peer.role is Role.DEVICE and not await self._thread.run(
+            self._store.may_read_model, model_id, peer.population or ""
+        ):
             raise NotFoundError(f"there is no model {model_id[:12]} for this device; check in again")
         model = await self._thread.run(self._store.model, model_id)
         signed = await self._thread.run(self._store.bundle, model_id)
         in_force = released is not None and released.model_id == model_id
         return manifest(model, is_released=in_force, bundle=signed, as_signed=peer.role is Role.DEVICE)
-
-    async def _may_read(self, peer: PeerIdentity, model_id: str) -> bool:
-        return await self._thread.run(self._store.may_read_model, model_id, peer.population or "")
 
     async def Download(
         self, request: models_pb2.DownloadRequest, context: Any

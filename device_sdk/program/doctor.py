@@ -33,7 +33,7 @@ def examine(device: Device) -> tuple[Finding, ...]:
 
 
 def _home(device: Device) -> str:
-    root = device.home.root
+    root = device.home.folder
     if root.stat().st_mode & 0o077:
         raise ConfigError(f"others can look into {root}; run chmod 700 on it")
     return str(root)

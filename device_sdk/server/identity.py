@@ -87,7 +87,7 @@ class IdentityFiles:
 
     def key(self) -> ec.EllipticCurvePrivateKey:
         """Return the device's key, made at the first call; every later call returns the same one."""
-        with locked_folder(self._home.root):
+        with locked_folder(self._home.folder):
             if not self._home.identity_key.exists():
                 self._make_key()
         sealed = read_private(self._home.identity_key, what="the device's private key")

@@ -8,14 +8,44 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mien.errors import ConfigError
-from mien.shell.files import storage_errors
+from mien.shell.files import InFolder, storage_errors
 
 
 @dataclass(frozen=True)
 class Home:
     """The paths of a device's folder; `open` makes the folder, nothing else here writes to the disk."""
 
-    root: Path
+    folder: Path
+
+    gallery = InFolder("device.db")
+    """The encrypted gallery."""
+
+    attempts = InFolder("attempts.db")
+    """The encrypted log of private sums that this device took part in."""
+
+    config = InFolder("device.toml")
+    """Owner's settings, in TOML; absent until there are any."""
+
+    identity = InFolder("identity.json")
+    """Certificates and addresses: what joining gave."""
+
+    identity_key = InFolder("identity.key")
+    """The device's private key, sealed under a key of the key store."""
+
+    release = InFolder("release.json")
+    """The highest signed release that was accepted."""
+
+    models = InFolder("models")
+    """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
+
+    graphs = InFolder("models/graphs")
+    """ONNX Runtime's graphs for these models, by the hash of their layout; they hold no parameters."""
+
+    variants = InFolder("models/variants")
+    """The variants of these models that this device runs or has looked at, by hash; they hold parameters."""
+
+    participation_lock = InFolder("participate.lock")
+    """Held while a process takes part in rounds."""
 
     @classmethod
     def open(cls, root: Path) -> Home:
@@ -34,56 +64,6 @@ class Home:
                     raise ConfigError(f"{folder} is not a folder; name another --home")
                 break
         return cls(root)
-
-    @property
-    def gallery(self) -> Path:
-        """The encrypted gallery."""
-        return self.root / "device.db"
-
-    @property
-    def attempts(self) -> Path:
-        """The encrypted log of private sums that this device took part in."""
-        return self.root / "attempts.db"
-
-    @property
-    def config(self) -> Path:
-        """Owner's settings, in TOML; absent until there are any."""
-        return self.root / "device.toml"
-
-    @property
-    def identity(self) -> Path:
-        """Certificates and addresses: what joining gave."""
-        return self.root / "identity.json"
-
-    @property
-    def identity_key(self) -> Path:
-        """The device's private key, sealed under a key of the key store."""
-        return self.root / "identity.key"
-
-    @property
-    def release(self) -> Path:
-        """The highest signed release that was accepted."""
-        return self.root / "release.json"
-
-    @property
-    def models(self) -> Path:
-        """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
-        return self.root / "models"
-
-    @property
-    def graphs(self) -> Path:
-        """ONNX Runtime's graphs for these models, by the hash of their layout; they hold no parameters."""
-        return self.models / "graphs"
-
-    @property
-    def variants(self) -> Path:
-        """The variants of these models that this device runs or has looked at, by hash; they hold parameters."""
-        return self.models / "variants"
-
-    @property
-    def participation_lock(self) -> Path:
-        """Held while a process takes part in rounds."""
-        return self.root / "participate.lock"
 
 
 def default_root(environment: Mapping[str, str] = os.environ) -> Path:

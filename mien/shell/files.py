@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError, StorageError
+from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError
 
 
 class InFolder:
@@ -102,16 +102,3 @@ def read_limited(path: Path, limit_bytes: int, *, what: str) -> bytes:
     if (size := path.stat().st_size) > limit_bytes:
         raise CorruptDataError(f"{what} has {size} bytes; the limit is {limit_bytes}")
     return path.read_bytes()
-
-
-__all__ = [
-    "InFolder",
-    "StorageError",
-    "create_private",
-    "make_folder",
-    "read_limited",
-    "read_private",
-    "storage_errors",
-    "sync_folder",
-    "write_atomically",
-]

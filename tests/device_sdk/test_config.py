@@ -67,7 +67,7 @@ def test_the_home_is_where_the_environment_says() -> None:
 
 def test_a_home_is_private_and_must_be_a_folder(tmp_path: Path) -> None:
     home = Home.open(tmp_path / "a" / "b")
-    assert home.root.stat().st_mode & 0o777 == 0o700
+    assert home.folder.stat().st_mode & 0o777 == 0o700
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError, match="not a folder"):
         Home.open(tmp_path / "file")

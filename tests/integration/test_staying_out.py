@@ -116,7 +116,7 @@ def test_a_revoked_phone_is_wiped_and_forgets_people_all_the_same(fleet: RealFle
         assert not phone.tell_participation()
         phone.wipe()
         assert not phone.home.gallery.exists()
-        assert not (phone.home.root / "keys" / "gallery.key").exists()
+        assert not (phone.home.folder / "keys" / "gallery.key").exists()
         assert phone.people() == ()
 
 

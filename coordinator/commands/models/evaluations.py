@@ -56,7 +56,7 @@ def evaluate(
 
     ask(home, keep)
     if keep_thresholds:
-        records[0]["thresholds_kept"] = _keep_thresholds(home, records[0])
+        records[0]["thresholds_kept"] = ask(home, lambda coordinator: add_thresholds(coordinator, records[0]))
 
     def human() -> None:
         for record in records:
@@ -85,11 +85,6 @@ def measured(model: Path, data: Path, protocol: str, *, aligned: bool) -> dict[s
 
     record = worker.evaluate(model, data, protocol, aligned=aligned)
     return {**record, "command": shlex.join(["mien-coordinator", *sys.argv[1:]])}  # the worker's names a passing folder
-
-
-def _keep_thresholds(home: Path, record: Mapping[str, Any]) -> int:
-    """Add what a record measured to the model's manifest; returns how many thresholds that were."""
-    return ask(home, lambda coordinator: add_thresholds(coordinator, record))
 
 
 async def add_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) -> int:

@@ -118,7 +118,7 @@ class Offered:
 def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Offered]:
     offered = Offered(tmp_path_factory.mktemp("switch") / "phone")
     home = Home.open(offered.home)
-    files = IdentityFiles(home, open_key_store(home.root, "file", warn=lambda _message: None))
+    files = IdentityFiles(home, open_key_store(home.folder, "file", warn=lambda _message: None))
     fleet = replace(Fleet.create(), key=files.key())
     script = Script(
         manifest=lambda: offered.release.manifest,

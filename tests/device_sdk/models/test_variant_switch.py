@@ -131,7 +131,7 @@ class Shop:
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     shop = Shop(tmp_path_factory.mktemp("variants") / "phone", Script())
     home = Home.open(shop.home)
-    files = IdentityFiles(home, open_key_store(home.root, "file", warn=lambda _message: None))
+    files = IdentityFiles(home, open_key_store(home.folder, "file", warn=lambda _message: None))
     fleet = replace(Fleet.create(), key=files.key())
     shop.offer(PLAIN)
     with scripted_coordinator(fleet, shop.script) as address:

@@ -79,7 +79,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     """A phone with an enrolled person and no graphs, whose coordinator has no work for it."""
     shop = Shop(tmp_path / "phone", Script())
     home = Home.open(shop.home)
-    files = IdentityFiles(home, open_key_store(home.root, "file", warn=lambda _message: None))
+    files = IdentityFiles(home, open_key_store(home.folder, "file", warn=lambda _message: None))
     fleet = replace(Fleet.create(), key=files.key())
     shop.offer(PLAIN)
     with scripted_coordinator(fleet, shop.script) as address:

@@ -58,7 +58,7 @@ def home(tmp_path: Path) -> Home:
 
 @pytest.fixture
 def files(home: Home) -> IdentityFiles:
-    return IdentityFiles(home, FileKeyStore(home.root / "keys"))
+    return IdentityFiles(home, FileKeyStore(home.folder / "keys"))
 
 
 def invite_of(registrar: LocalRegistrar, **changes: str) -> Invite:
@@ -91,8 +91,8 @@ def test_a_device_joins_and_is_who_its_key_says(registrar: LocalRegistrar, files
 def test_the_private_key_is_never_on_disk_in_clear(registrar: LocalRegistrar, home: Home, files: IdentityFiles) -> None:
     identity = attempt(invite_of(registrar), files)
     secret = identity.key.private_numbers().private_value.to_bytes(32, "big")
-    assert all(secret not in path.read_bytes() for path in home.root.rglob("*") if path.is_file())
-    assert all(path.stat().st_mode & 0o077 == 0 for path in home.root.rglob("*") if path.is_file())
+    assert all(secret not in path.read_bytes() for path in home.folder.rglob("*") if path.is_file())
+    assert all(path.stat().st_mode & 0o077 == 0 for path in home.folder.rglob("*") if path.is_file())
     assert "PrivateKey" not in repr(identity)
 
 
@@ -116,7 +116,7 @@ def test_a_join_whose_answer_was_lost_is_repeated_with_the_same_key(
     assert not files.joined()
     # The token is used up at the registrar, but by this very key.
     first = registrar.home
-    identity = attempt(invite, IdentityFiles(home, FileKeyStore(home.root / "keys")))
+    identity = attempt(invite, IdentityFiles(home, FileKeyStore(home.folder / "keys")))
     assert first is registrar.home
     assert identity.device_id == pki.device_id(files.key().public_key())
 
@@ -165,7 +165,7 @@ def test_a_used_invite_is_refused(registrar: LocalRegistrar, files: IdentityFile
     invite = invite_of(registrar)
     attempt(invite, files)
     other = Home.open(tmp_path / "other")
-    error = refusal(invite, IdentityFiles(other, FileKeyStore(other.root / "keys")))
+    error = refusal(invite, IdentityFiles(other, FileKeyStore(other.folder / "keys")))
     assert isinstance(error, InviteError)
 
 
@@ -234,12 +234,12 @@ def test_a_clock_a_year_ahead_finds_the_certificate_ended(registrar: LocalRegist
 def test_a_full_disk_leaves_nothing_half_written(registrar: LocalRegistrar, home: Home, files: IdentityFiles) -> None:
     invite = invite_of(registrar)
     files.key()
-    ended = mien_device("join", invite.to_url(), "--home", home.root, "--keystore", "file", largest_file=256)
+    ended = mien_device("join", invite.to_url(), "--home", home.folder, "--keystore", "file", largest_file=256)
     assert ended.returncode == TABLE[DiskFullError].exit_code
     assert ended.stderr.count("\n") == 1
     assert "no space left" in ended.stderr
     assert not files.joined()
-    assert [path.name for path in home.root.iterdir() if path.name.startswith(".")] == []
+    assert [path.name for path in home.folder.iterdir() if path.name.startswith(".")] == []
     assert attempt(invite, files).device_id == pki.device_id(files.key().public_key())
 
 
@@ -274,7 +274,7 @@ def test_its_owner_hears_that_a_certificate_ends_soon_only_where_a_renewal_is_du
     attempt(invite_of(registrar), files)
 
     def told(clock: ShiftedClock) -> str:
-        with Device.open(home.root, options={"keystore": "file"}, clock=clock) as device:
+        with Device.open(home.folder, options={"keystore": "file"}, clock=clock) as device:
             return " ".join(sentence for _, sentence in sentences(device.status(), clock.now()))
 
     assert all("ends soon" not in told(ShiftedClock(days * DAY_S)) for days in (0, 2, 4.6))
@@ -286,7 +286,7 @@ def test_looking_at_a_device_makes_no_log_of_private_sums(
 ) -> None:
     """Nor does it need room for one: whoever looks may do so because the disk is full."""
     attempt(invite_of(registrar), files)
-    with Device.open(home.root, options={"keystore": "file"}) as device:
+    with Device.open(home.folder, options={"keystore": "file"}) as device:
         assert device.status().num_private_sums == 0
         assert not home.attempts.exists()
         assert device.attempts.participations() == ()
@@ -322,7 +322,7 @@ def test_a_swapped_private_key_is_refused(
 ) -> None:
     attempt(invite_of(registrar), files)
     other = Home.open(tmp_path / "other")
-    IdentityFiles(other, FileKeyStore(other.root / "keys")).key()
+    IdentityFiles(other, FileKeyStore(other.folder / "keys")).key()
     home.identity_key.write_bytes(other.identity_key.read_bytes())
     with pytest.raises(KeyStoreError, match="does not open"):
         files.load()
