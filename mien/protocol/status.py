@@ -64,7 +64,7 @@ def from_rpc_error(error: grpc.RpcError, *, peer: str) -> MienError:
 
 def is_ours(error: grpc.RpcError) -> bool:
     """Return whether a Mien server sent the status of a failed call, not the library or a proxy."""
-    return CODE_KEY in dict(error.trailing_metadata() or ())
+    return CODE_KEY in _text_pairs(error.trailing_metadata() or ())
 
 
 def _text_pairs(metadata: Iterable[Any]) -> dict[str, str]:

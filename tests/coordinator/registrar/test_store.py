@@ -111,8 +111,10 @@ def test_revoked_certificates_stay_listed_until_they_would_have_expired(url: str
         assert {r.serial for r in transaction.revocations(701, 300)} == {10, 11}
         assert not transaction.revocations(1000, 301)
     store.close()
-    with open_engine(url).connect() as connection:
+    engine = open_engine(url)
+    with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT reason FROM revocations")).scalars().all() == ["lost", "lost"]
+    engine.dispose()
 
 
 def test_list_numbers_only_grow(url: str) -> None:
