@@ -188,6 +188,10 @@ def operator_app(program: Program, *, help: str, signs_first: bool = False) -> t
     Home, Json, words = options(program)
     Name: Any = typer.Option(..., "--name", help=words.operator_name)
 
+    @app.command(
+        help="Give this folder's owner new operator credentials, valid for a year.\n\n"
+        + program.example(f"operator renew --home {words.folder}")
+    )
     def renew(*, home: Path = Home, as_json: bool = Json) -> None:
         server = program.home(home)
         certificate = server.write_operator(server.authority(), now())
@@ -195,6 +199,10 @@ def operator_app(program: Program, *, help: str, signs_first: bool = False) -> t
         path = str(server.operator_path)
         shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
+    @app.command(
+        help="Sign credentials for an operator whose key stays elsewhere.\n\n"
+        + program.example("operator sign alice.csr --name alice --out alice.pem")
+    )
     def sign(
         csr: Annotated[Path, typer.Argument(help="The operator's certificate request (PEM).")],
         *,
@@ -206,20 +214,8 @@ def operator_app(program: Program, *, help: str, signs_first: bool = False) -> t
         sign_operator(program.home(home), csr, name, out)
         shell.emit({"certificate": str(out), "name": name}, as_json=as_json, human=lambda: say(f"Certificate: {out}"))
 
-    verbs = (
-        (
-            renew,
-            "Give this folder's owner new operator credentials, valid for a year.\n\n"
-            + program.example(f"operator renew --home {words.folder}"),
-        ),
-        (
-            sign,
-            "Sign credentials for an operator whose key stays elsewhere.\n\n"
-            + program.example("operator sign alice.csr --name alice --out alice.pem"),
-        ),
-    )
-    for verb, text in reversed(verbs) if signs_first else verbs:
-        app.command(help=text)(verb)
+    if signs_first:
+        app.registered_commands.reverse()
     return app
 
 

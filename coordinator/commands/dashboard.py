@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from coordinator.commands.both import PasswordFile
 from coordinator.commands.common import Home, Json, fields, now
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
@@ -31,7 +32,6 @@ user_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Who ma
 app.add_typer(user_app, name="user")
 
 Name = Annotated[str, typer.Argument(help="The account's name.")]
-PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 
 
 @app.command()

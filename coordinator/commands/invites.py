@@ -44,12 +44,8 @@ def ask_registrar(
 def make_invite(ask: Ask, population: str, valid_hours: float, note: str, *, as_json: bool) -> None:
     """Make an invite for one device and print it."""
     valid_s = invite_seconds(valid_hours)
-
-    async def question(registrar: RegistrarAdmin) -> tuple[str, int]:
-        issued = await registrar.create_invite(population, valid_s=valid_s, note=note)
-        return issued.url, issued.expires_unix_s
-
-    url, expires_unix_s = ask(question)
+    issued = ask(lambda registrar: registrar.create_invite(population, valid_s=valid_s, note=note))
+    url, expires_unix_s = issued.url, issued.expires_unix_s
     result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
     shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
 

@@ -33,18 +33,6 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
 
 _MAX_TASK_BYTES = 256 * 1024
-_STAGES = {
-    1: "selecting",
-    2: "training",
-    3: "keys",
-    4: "shares",
-    5: "upload",
-    6: "consistency",
-    7: "unmask",
-    8: "closed",
-    9: "aborted",
-    10: "closing",
-}
 _VALIDATE = 1
 _OVER = (8, 9)
 _TASK_OVER = ("done", "cancelled", "failed")
@@ -304,12 +292,19 @@ def _behind(report: operator_pb2.RoundReport, task: operator_pb2.TaskStatus) -> 
     return max(task.rounds_closed - report.base_version, 0)
 
 
+def _stage_of(report: operator_pb2.RoundReport) -> str:
+    """Return the stage of an attempt in a word."""
+    from mien.protocol.messages import REPORTED_STAGES
+
+    return next((stage.value for stage, number in REPORTED_STAGES.items() if number == report.stage), "unknown")
+
+
 def _report(report: operator_pb2.RoundReport) -> dict[str, Any]:
     phones = ("num_selected", "num_trained", "num_reports", "started_unix_ms", "ended_unix_ms")
     return {
         **fields(report.round, "round", "attempt"),
         "duty": "validate" if report.duty == _VALIDATE else "train",
-        "stage": _STAGES.get(report.stage, "unknown"),
+        "stage": _stage_of(report),
         **fields(report, *phones, "reason", "model_id", "upload_bytes", "metrics", "base_version"),
     }
 
@@ -386,7 +381,7 @@ def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:
     """Return what people are shown of an attempt: which, its stage, phones, mean loss before and after, the model."""
     number, attempt = report.round.round, report.round.attempt
     whose = " of validators" if report.duty == _VALIDATE else ""
-    stage = _STAGES.get(report.stage, "unknown")
+    stage = _stage_of(report)
     losses = [_loss(report.metrics[name]) for name in ("loss_before", "loss_after") if name in report.metrics]
     return (
         f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",

@@ -35,11 +35,7 @@ def import_model(
     graphs of phones without torch, with `int8_faces` (a folder, of crops where `aligned`) an int8 variant; `source` may
     then be a model folder, too. Returns what was made.
     """
-    flags = [
-        *(["--adapter"] if adapter else []),
-        *(["--graphs"] if graphs else []),
-        *(["--aligned"] if aligned else []),
-    ]
+    flags = [f"--{name}" for name, is_on in {"adapter": adapter, "graphs": graphs, "aligned": aligned}.items() if is_on]
     faces = [] if int8_faces is None else ["--int8-faces", str(int8_faces)]
     made = _object(_run(["import", str(source), "--out", str(out), *flags, *faces]))
     for name in ("model.json", "theta.f32"):

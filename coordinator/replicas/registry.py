@@ -156,11 +156,6 @@ class Registry:
         with self._transaction() as db:
             return self._view(db)
 
-    def replicas(self) -> list[Replica]:
-        """Return all replicas that were heard of lately, the oldest first."""
-        with self._transaction() as db:
-            return listed(db, self._lease_ms / 1000)
-
     @property
     def _is_mine(self) -> sa.ColumnElement[bool]:
         return LEASES.c.replica_id == self.replica.replica_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing
 from contextvars import ContextVar
 from typing import Any, Final
@@ -84,34 +84,31 @@ class AccessInterceptor(ReadableInterceptor):
         ways = {"unary_unary": self._call, "stream_unary": self._streamed, "unary_stream": self._stream}
         return ways[form](call, roles)
 
-    def _admit(self, context: Any, roles: frozenset[Role]) -> PeerIdentity:
+    @contextlib.contextmanager
+    def _admitted(self, context: Any, roles: frozenset[Role]) -> Iterator[PeerIdentity]:
+        """Yield the caller of a call that may go on; a device's is counted, operators have no allowance."""
         identity = self._identify(context)
         if identity.role not in roles:
             raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
         _CALLER.set(identity)
-        return identity
+        limiter = self._limiter if identity.role is Role.DEVICE else None
+        with contextlib.nullcontext() if limiter is None else limiter.call(identity.id):
+            yield identity
 
     def _identify(self, context: Any) -> PeerIdentity:
         """Return the caller of a call."""
         return self._gate.admit(peer_leaf_pem(context))
 
-    def _counted(self, identity: PeerIdentity) -> contextlib.AbstractContextManager[None]:
-        """Count a device's call against its allowance; operators have none."""
-        if self._limiter is None or identity.role is not Role.DEVICE:
-            return contextlib.nullcontext()
-        return self._limiter.call(identity.id)
-
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(request: Any, context: Any) -> Any:
-            with self._counted(self._admit(context, roles)):
+            with self._admitted(context, roles):
                 return await call(parsed(request), context)
 
         return admitted
 
     def _streamed(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
         async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
-            identity = self._admit(context, roles)
-            with self._counted(identity):
+            with self._admitted(context, roles) as identity:
                 return await call(self._checked(requests, identity), context)
 
         return admitted
@@ -123,8 +120,7 @@ class AccessInterceptor(ReadableInterceptor):
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
-            identity = self._admit(context, roles)
-            with self._counted(identity):
+            with self._admitted(context, roles) as identity:
                 async with aclosing(call(parsed(request), context)) as replies:
                     async for reply in replies:
                         self._gate.check(identity)
