@@ -114,7 +114,12 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         passed_on = () if replication is None else (replication.forwarding,)
         server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock)
-        operators = _operator_service(engine, stores, clock, config)
+        operators = OperatorService(
+            *(engine, stores, clock),
+            max_model_bytes=config.max_model_bytes,
+            max_shard_bytes=config.max_shard_bytes,
+            release_key=config.release_key,
+        )
 
         def add_services(to: grpc.aio.Server) -> None:
             add_rounds_service(rounds, to)
@@ -250,19 +255,6 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
         tasks,
         config.sets.names,
         check_ins_per_s=config.check_ins_per_s,
-    )
-
-
-def _operator_service(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> OperatorService:
-    return OperatorService(
-        engine,
-        stores.store,
-        stores.thread,
-        stores.models,
-        clock,
-        max_model_bytes=config.max_model_bytes,
-        max_shard_bytes=config.max_shard_bytes,
-        release_key=config.release_key,
     )
 
 

@@ -22,6 +22,7 @@ from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
 from mien.errors import TABLE
+from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
@@ -177,7 +178,7 @@ def config_app(program: Program) -> typer.Typer:
         if as_markdown:
             sys.stdout.write(to_markdown(rows))
         else:
-            shell.emit({"settings": [row.to_mapping() for row in rows]}, as_json=as_json, human=human)
+            shell.emit({"settings": [to_mapping(row) for row in rows]}, as_json=as_json, human=human)
 
     return app
 

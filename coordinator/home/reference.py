@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from mien.records import to_mapping
-
 _LINK: Final = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
 
@@ -23,10 +21,6 @@ class SettingRow:
     default: str
     limits: tuple[float, float] | None
     meaning: str
-
-    def to_mapping(self) -> dict[str, Any]:
-        """Return the row as plain data."""
-        return to_mapping(self)
 
     @property
     def meaning_for_people(self) -> str:

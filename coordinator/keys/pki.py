@@ -66,14 +66,15 @@ _POPULATION_PREFIX: Final = "mien:population:"
 _OPERATOR_PREFIX: Final = "mien:operator:"
 _REPLICA_PREFIX: Final = "mien:replica:"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-# What the library raises for structures that it cannot read; some of these are not ValueErrors.
-_UNREADABLE: Final = (
+UNREADABLE: Final = (
     ValueError,
     UnsupportedAlgorithm,
     x509.InvalidVersion,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
+"""What the library raises for structures that it cannot read; some of these are not ValueErrors."""
+
 _Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
@@ -261,7 +262,7 @@ def csr_public_key(csr: bytes) -> ec.EllipticCurvePublicKey:
         request = x509.load_pem_x509_csr(csr) if is_pem else x509.load_der_x509_csr(csr)
         public_key = _check_p256(request.public_key(), what="the certificate request")
         proved = isinstance(request.signature_hash_algorithm, hashes.SHA256) and request.is_signature_valid
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CertificateError("certificate request is damaged or of an unknown kind; make a new one") from error
     if not proved:
         raise CertificateError("certificate request is not signed (ECDSA, SHA-256) by its own key; make a new one")
@@ -359,7 +360,7 @@ def load_crl(crl_der: bytes, ca: x509.Certificate) -> x509.CertificateRevocation
         signed = crl.issuer == ca.subject and crl.is_signature_valid(
             _check_p256(ca.public_key(), what="the authority's certificate")
         )
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CertificateError("revocation list is damaged; fetch it again from the registrar") from error
     if not signed:
         raise CertificateError("revocation list was not signed by this registrar; check the registrar's address")
@@ -370,7 +371,7 @@ def crl_number(crl: x509.CertificateRevocationList) -> int:
     """Return a list's number; a list with a smaller one than the last must not replace it."""
     try:
         return crl.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-    except (x509.ExtensionNotFound, *_UNREADABLE) as error:
+    except (x509.ExtensionNotFound, *UNREADABLE) as error:
         raise CertificateError("revocation list carries no number; upgrade the registrar") from error
 
 
@@ -424,7 +425,7 @@ def load_certificate(data: bytes) -> x509.Certificate:
         is_pem = data.lstrip().startswith(b"-----BEGIN")
         certificate = x509.load_pem_x509_certificate(data) if is_pem else x509.load_der_x509_certificate(data)
         certificate.public_key()  # read only when it is asked for, and of a kind that the library may not know
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CertificateError("certificate is damaged or of an unknown kind; fetch or create it again") from error
     return certificate
 
@@ -454,7 +455,7 @@ def _check_leaf(leaf: x509.Certificate, ca: x509.Certificate, now: datetime) -> 
 def _check_signed_by(certificate: x509.Certificate, ca: x509.Certificate, *, what: str) -> None:
     try:
         certificate.verify_directly_issued_by(ca)
-    except (InvalidSignature, TypeError, *_UNREADABLE) as error:
+    except (InvalidSignature, TypeError, *UNREADABLE) as error:
         raise CertificateError(
             f"{what} was not issued by the expected authority; join again or ask the operator"
         ) from error
@@ -584,7 +585,7 @@ def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extens
         return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise CertificateError("certificate carries damaged extensions; fetch or create it again") from error
 
 

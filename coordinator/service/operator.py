@@ -11,15 +11,14 @@ from functools import partial
 from typing import Any, Final
 
 from coordinator.release.rollback_check import check_way_back
+from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine, TaskNews
 from coordinator.rounds.pulse import in_thread
 from coordinator.rounds.states import read_theta
 from coordinator.service.access import caller
 from coordinator.service.messages import check_hash, check_id, manifest, roll_out_status, seen_device
 from coordinator.service.rpc import hello_reply
-from coordinator.store.blobs import BlobStore, BlobWriter
-from coordinator.store.store import Store
-from coordinator.store.thread import StoreThread
+from coordinator.store.blobs import BlobWriter
 from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, UnavailableError
 from mien.layout import ParameterLayout, model_id
 from mien.models import bundles
@@ -46,9 +45,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     def __init__(
         self,
         engine: Engine,
-        store: Store,
-        thread: StoreThread,
-        models: BlobStore,
+        stores: Stores,
         clock: Clock,
         *,
         max_model_bytes: int,
@@ -57,8 +54,8 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     ) -> None:
         """With a `release_key` nothing is released that it did not sign."""
         self._release_key = release_key
-        self._engine, self._store, self._thread = engine, store, thread
-        self._models, self._clock = models, clock
+        self._store, self._thread, self._models = stores.store, stores.thread, stores.models
+        self._engine, self._clock = engine, clock
         self._max_model_bytes, self._max_shard_bytes = max_model_bytes, max_shard_bytes
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:

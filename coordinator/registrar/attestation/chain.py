@@ -11,21 +11,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.keys.pki import load_certificate
+from coordinator.keys.pki import UNREADABLE, load_certificate
 from coordinator.registrar.attestation.description import ATTEST_KEY, OID, KeyDescription, description_of
 from mien.errors import CertificateError
 
 MAX_CERTIFICATES: Final = 10
-_UNREADABLE: Final = (
-    ValueError,
-    TypeError,
-    UnsupportedAlgorithm,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
 _KNOWN: Final = (x509.BasicConstraints.oid, x509.KeyUsage.oid, OID)
 
 
@@ -74,7 +67,7 @@ def _check_period(certificate: x509.Certificate, now: datetime) -> None:
 def _check_signature(certificate: x509.Certificate, issuer: x509.Certificate) -> None:
     try:
         certificate.verify_directly_issued_by(issuer)
-    except (InvalidSignature, *_UNREADABLE) as error:
+    except (InvalidSignature, TypeError, *UNREADABLE) as error:
         raise CertificateError("a certificate of the key attestation was not issued by the next one") from error
 
 
@@ -89,7 +82,7 @@ def _check_may_vouch(certificate: x509.Certificate, description: KeyDescription 
         unknown = [each for each in certificate.extensions if each.critical and each.oid not in _KNOWN]
         constraints = _value(certificate, x509.BasicConstraints)
         usage = _value(certificate, x509.KeyUsage)
-    except _UNREADABLE as error:
+    except (TypeError, *UNREADABLE) as error:
         raise CertificateError("a certificate of the key attestation cannot be read") from error
     if description is not None:
         may_vouch = description.purposes == {ATTEST_KEY}

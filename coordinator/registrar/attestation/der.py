@@ -17,7 +17,6 @@ SET: Final = 0x31
 BOOLEAN: Final = 0x01
 INTEGER: Final = 0x02
 OCTETS: Final = 0x04
-NULL: Final = 0x05
 ENUMERATED: Final = 0x0A
 
 _MAX_TAG: Final = 1 << 20

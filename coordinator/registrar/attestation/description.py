@@ -12,6 +12,7 @@ from typing import Final
 
 from cryptography import x509
 
+from coordinator.keys.pki import UNREADABLE
 from coordinator.registrar.attestation import der
 from coordinator.registrar.attestation.der import ENUMERATED, OCTETS, SEQUENCE, SET, Value
 from mien.errors import CertificateError
@@ -68,7 +69,7 @@ def description_of(certificate: x509.Certificate) -> KeyDescription | None:
         extension = certificate.extensions.get_extension_for_oid(OID)
     except x509.ExtensionNotFound:
         return None
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+    except UNREADABLE as error:
         raise CertificateError("a certificate of the key attestation cannot be read") from error
     return parse_description(extension.value.public_bytes())
 
