@@ -62,6 +62,7 @@ def import_model(
 
     Example: mien-coordinator model import sface.onnx --graphs ./model --int8-faces ./public --key release.key --release
     """
+    from coordinator.release.signing import read_key
     from mien.rounds.thresholds import decides
 
     if not file.exists():
@@ -69,7 +70,8 @@ def import_model(
     if adapter and file.is_dir():
         raise ConfigError("--adapter goes with a public model file; what model export wrote is imported as it is")
     _check_bundle(graphs, int8_faces, key, release=release, unsigned=unsigned)
-    signing_key = _release_key(key)  # a mistyped one is noticed before minutes of work and before anything is imported
+    # A mistyped one is noticed before minutes of work and before anything is imported.
+    signing_key = None if key is None else read_key(key)
     with _new_folder(graphs) as temporary:
         folder, own_id = file, ""
         if graphs is not None or not file.is_dir():
@@ -131,15 +133,6 @@ def _what_happened(*, was_there: bool, release: bool) -> str:
     if was_there:
         return "here already; nothing was imported" + (", and it is released" if release else "")
     return "imported" + (" and released" if release else "")
-
-
-def _release_key(path: Path | None) -> Ed25519PrivateKey | None:
-    """Return the release key in a file, if one is named; raises NotFoundError, KeyStoreError for a file without."""
-    if path is None:
-        return None
-    from coordinator.release.signing import read_key
-
-    return read_key(path)
 
 
 @contextmanager
