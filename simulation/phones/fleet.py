@@ -216,7 +216,7 @@ class PhoneFleet:
         self.shared = Shared(
             SharedModels(ModelStore(folder)),
             self._runtimes.for_model,
-            Notes(clock.unix_s),
+            Notes(clock.now),
             clock,
             options,
             threading.Semaphore(len(os.sched_getaffinity(0))),
