@@ -21,7 +21,6 @@ from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.issuing import Registry
-from coordinator.registrar.limits import FailureLimiter
 from coordinator.registrar.service import (
     MAX_JOIN_MESSAGE_BYTES,
     RegistrarAdminService,
@@ -29,6 +28,7 @@ from coordinator.registrar.service import (
     Worker,
 )
 from coordinator.registrar.store import Store
+from coordinator.service.limits import FailureLimiter
 from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor, listen
 from coordinator.store import audit
 from mien.errors import StorageError, UnreachableError

@@ -15,7 +15,7 @@ from cryptography import x509
 
 from coordinator.keys import pki
 from coordinator.registrar.issuing import Joined, Registry
-from coordinator.registrar.limits import FailureLimiter, network_of
+from coordinator.service.limits import FailureLimiter, network_of
 from coordinator.service.rpc import hello_reply, peer_host, peer_leaf_pem
 from mien.errors import AuthError
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc

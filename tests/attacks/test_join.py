@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from coordinator.keys import pki
 from coordinator.operator import registrar_client
-from coordinator.registrar.limits import FailureLimiter
+from coordinator.service.limits import FailureLimiter
 from mien.errors import CertificateError, InviteError, MienError, RateLimitedError, RevokedError
 from mien.protocol.invite import Invite
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc

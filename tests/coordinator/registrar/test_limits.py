@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.registrar import limits
-from coordinator.registrar.limits import FailureLimiter, network_of
+from coordinator.service import limits
+from coordinator.service.limits import FailureLimiter, network_of
 from mien.errors import RateLimitedError
 
 
