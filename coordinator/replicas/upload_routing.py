@@ -90,13 +90,13 @@ class Desks:
             raise NotFoundError("this device was not selected for that round; check in again")
         if found.round_id == 0:
             return None, record
-        away = _Away(stub, name, record.id, found, await self._plan(name.task_id, record.duty))
+        away = _Away(stub, name, record.id, found, await self._plan(name.task_id, record.role))
         self._away.add(away)
         return away, record
 
-    async def _plan(self, task_id: str, duty: Role) -> TaskPlan:
-        """Return a task's plan for the devices of one duty."""
-        if (task_id, duty) not in self._plans:
+    async def _plan(self, task_id: str, role: Role) -> TaskPlan:
+        """Return a task's plan for the devices of one role."""
+        if (task_id, role) not in self._plans:
             thread, store = self._stores.thread, self._stores.store
             task = await thread.run(store.task, task_id)
             model = await thread.run(store.model, task.base_model_id)
@@ -106,7 +106,7 @@ class Desks:
             self._plans[task_id, Role.TRAIN] = plan
             if plan.validators is not None:
                 self._plans[task_id, Role.VALIDATE] = plan.validators
-        return self._plans[task_id, duty]
+        return self._plans[task_id, role]
 
     def _see(self, _view: View) -> None:
         """Look what became of other replicas' rounds."""

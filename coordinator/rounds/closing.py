@@ -208,7 +208,7 @@ class Closer:
         """
         server = await self.server_state(task)
         uploads = await self._stores.thread.run(self._stores.store.uploads, record.id)
-        plan = self._plan if record.duty is Role.TRAIN else self._plan.validators
+        plan = self._plan if record.role is Role.TRAIN else self._plan.validators
         assert plan is not None, "only a task with validators has attempts of theirs"
 
         def read(device: str) -> bytes:
@@ -222,7 +222,7 @@ class Closer:
                 await sums.masked(record.id, uploads, masked)
         with self._stores.traces.work("sum", record.ref):
             summed = await in_thread(lambda: self._sum_up(plan, masked, sorted(device_ids), read, total))
-        if record.duty is Role.TRAIN and plan.validators is not None:
+        if record.role is Role.TRAIN and plan.validators is not None:
             return await in_thread(lambda: self._offer(task, server, summed))
         with self._stores.traces.work("server step", record.ref):
             result = await in_thread(lambda: self._step(task, record, server, summed))
@@ -269,7 +269,7 @@ class Closer:
             tau = staleness(server.rounds, record.base_version)
             total = weighed(spec, total, server.rounds, record.base_version)
             metrics |= {"staleness": float(tau), "staleness_weight": weight(spec, tau)}
-        if record.duty is Role.VALIDATE:
+        if record.role is Role.VALIDATE:
             trained = self._trainers_total(task)
             result = take_judged_step(self._plan, server, trained, summed.total, max_step_ratio=ratio)
         else:

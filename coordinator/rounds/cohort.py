@@ -65,7 +65,7 @@ Job = Callable[[], Awaitable[str]]
 class _Message:
     """Something that happened. `attempt` pins device events to one; `answer` is resolved after the commit.
 
-    `duty` is what devices that check in offer to do, `job` what is to be done before all events.
+    `role` is what devices that check in offer to do, `job` what is to be done before all events.
     """
 
     event: Event = _NOTHING
@@ -74,7 +74,7 @@ class _Message:
     answer: asyncio.Future[None] | None = None
     closed: Closed | Offered | None = field(default=None, repr=False)
     step: StepRecord | None = field(default=None, repr=False)
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
 
     def resolve(self) -> None:
         """Report the commit to those who wait."""
@@ -116,7 +116,7 @@ class Cohort:
     def side(self) -> Side:
         """The side that the open attempt runs on, or without one the next."""
         open_ = self.under_way
-        return self.task.side if open_ is None else self.task.sides[open_.record.duty]
+        return self.task.side if open_ is None else self.task.sides[open_.record.role]
 
     @property
     def wants_devices(self) -> bool:
@@ -142,16 +142,16 @@ class Cohort:
         attempt: Attempt | None = None,
         job: Job | None = None,
         step: StepRecord | None = None,
-        duty: Role = Role.TRAIN,
+        role: Role = Role.TRAIN,
     ) -> None:
         """Hand an event or a job over and return once it is committed; raises what it, or the disk, refuses.
 
-        `duty` is what a device that checks in offers to do; while the task asks for something else, nothing happens.
+        `role` is what a device that checks in offers to do; while the task asks for something else, nothing happens.
         """
         if self.has_ended:
             raise self._why_ended("; check in again")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Message(event, attempt, job, answer, step=step, duty=duty))
+        self._inbox.put_nowait(_Message(event, attempt, job, answer, step=step, role=role))
         await answer
 
     def tell(self, event: Event) -> None:
@@ -279,14 +279,14 @@ class Cohort:
         Trainers are waited for without end; a sum of theirs is not to wait so: where validators stay away, attempts are
         aborted at their deadlines, and the task is paused after as many as for trainers.
         """
-        if self.under_way is None and self.side.duty is Role.VALIDATE and self.wants_devices:
+        if self.under_way is None and self.side.role is Role.VALIDATE and self.wants_devices:
             await self._open(())
 
     async def _check_in(self, messages: Sequence[_Message]) -> None:
         """Offer all devices at once, so that the draw is among all of them; the first ones open a new attempt."""
         wanted = []
         for message in messages:
-            if self.wants_devices and message.duty is self.side.duty:
+            if self.wants_devices and message.role is self.side.role:
                 wanted.append(message)
             else:
                 message.resolve()
@@ -313,7 +313,7 @@ class Cohort:
                 round_number=number,
                 attempt=attempt,
                 deadline=deadline,
-                duty=side.duty,
+                role=side.role,
             )
         except (BudgetExceededError, CorruptDataError) as error:  # a spent budget, or a ledger that does not verify
             await self.task.pause(error.message)
@@ -330,7 +330,7 @@ class Cohort:
         return begun
 
     def _begin(self, record: RoundRecord, state: RoundState, barred: frozenset[str] = frozenset()) -> Attempt:
-        self.attempt = attempt = Attempt(self, self.task.sides[record.duty], record, state, barred)
+        self.attempt = attempt = Attempt(self, self.task.sides[record.role], record, state, barred)
         self._stores.traces.stage(self.task.record.name, record, state.stage)
         return attempt
 
@@ -461,7 +461,7 @@ class Cohort:
             task=name,
             round=record.round,
             attempt=record.attempt,
-            duty=str(record.duty),
+            duty=str(record.role),
             stage=str(state.stage),
             reports=record.num_reports,
             reason=state.reason,

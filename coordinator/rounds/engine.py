@@ -76,7 +76,7 @@ class Caller:
     population: str
     backbones: tuple[str, ...] = ()
     min_cohort: int = 0
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
     methods: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Caller:
 
     def _has_graphs(self, plan: TaskPlan) -> bool:
         """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
-        if not self.parts or self.duty is not Role.TRAIN or not plan.method.trains:
+        if not self.parts or self.role is not Role.TRAIN or not plan.method.trains:
             return True
         wanted, there = plan.requirements.objective, self.parts.get(plan.part.sha256)
         return there is not None and (not wanted or wanted in there)
@@ -110,7 +110,7 @@ class Assigned:
     reply: Arrays = field(repr=False)
     stage: Stage
     deadline: float
-    duty: Role
+    role: Role
 
 
 STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
@@ -406,7 +406,7 @@ class Engine:
         held.offered = self._cohort_for(caller)
         if held.offered is None:
             return None
-        await held.offered.post(CheckedIn(frozenset({caller.device_id})), duty=caller.duty)
+        await held.offered.post(CheckedIn(frozenset({caller.device_id})), role=caller.role)
         return await self._assigned(caller)
 
     async def leave_out(self, device_id: str, population: str, *, stays_out: bool) -> None:
@@ -426,7 +426,7 @@ class Engine:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
         for cohort in self._of_population(caller.population):
             attempt = cohort.under_way
-            if attempt is None or attempt.record.duty is not caller.duty or not attempt.may_train(caller.device_id):
+            if attempt is None or attempt.record.role is not caller.role or not attempt.may_train(caller.device_id):
                 continue
             return Assigned(
                 name=attempt.record.ref,
@@ -436,7 +436,7 @@ class Engine:
                 reply=await attempt.reply_to(caller.device_id),
                 stage=attempt.state.stage,
                 deadline=attempt.state.deadline,
-                duty=caller.duty,
+                role=caller.role,
             )
         return None
 
@@ -454,7 +454,7 @@ class Engine:
         """
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
             side, record = cohort.side, cohort.task.record
-            if side.duty is not caller.duty or cohort.bars(caller.device_id):
+            if side.role is not caller.role or cohort.bars(caller.device_id):
                 continue
             wants_more = smallest_sum(side.plan.task) < caller.min_cohort
             self._note(self._unwilling, caller, record.task_id, passed_over=wants_more)
@@ -480,7 +480,7 @@ class Engine:
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
         sides = [cohort.side for cohort in self._of_population(caller.population)]
-        return any(side.duty is caller.duty and not caller.can_train(side.plan) for side in sides)
+        return any(side.role is caller.role and not caller.can_train(side.plan) for side in sides)
 
     def num_not_for(self, task_id: str) -> tuple[int, int]:
         """Return how many devices that called a task is not for, as far as this process has heard.
@@ -508,7 +508,7 @@ class Engine:
             return Wait(gathering_pause_s(self._pace), "a round is gathering devices")
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
-        plans = [cohort.side.plan for cohort in wanting if cohort.side.duty is caller.duty]
+        plans = [cohort.side.plan for cohort in wanting if cohort.side.role is caller.role]
         return Wait(pause_s, _why_not(caller, plans) or "no round needs this device now")
 
     async def report_trained(self, device_id: str, name: RoundRef) -> Stage:
@@ -722,7 +722,7 @@ def _wake_followers(task: Task) -> None:
 
 
 def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
-    """Return why tasks that want devices of the caller's duty are not for this one; nothing where one is."""
+    """Return why tasks that want devices of the caller's role are not for this one; nothing where one is."""
     sums = [smallest_sum(plan.task) for plan in plans]
     if too_small := [size for size in sums if size < caller.min_cohort]:
         return (

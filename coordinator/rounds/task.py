@@ -50,10 +50,10 @@ class TaskSettings:
 
 
 class Side:
-    """Plan, stores and ledger of one duty's attempts; `verify` says whom a leaf certificate of the population names."""
+    """Plan, stores and ledger of one role's attempts; `verify` says whom a leaf certificate of the population names."""
 
-    def __init__(self, task: Task, duty: Role, plan: TaskPlan, verify: VerifyLeaf) -> None:
-        self._task, self.duty, self.plan, self.verify = task, duty, plan, verify
+    def __init__(self, task: Task, role: Role, plan: TaskPlan, verify: VerifyLeaf) -> None:
+        self._task, self.role, self.plan, self.verify = task, role, plan, verify
         self.stores, self.threads = task.stores, task.settings.threads
         task_id, stores = task.record.task_id, task.stores
         self.ledger = TaskLedger(task_id, plan, stores.store, stores.thread, self._shared_words)
@@ -64,13 +64,13 @@ class Side:
         Validators are told the candidates.
         """
         closer, record = self._task.closer, self._task.record
-        if self.duty is Role.VALIDATE:
+        if self.role is Role.VALIDATE:
             return await closer.candidates(record)
         return self.plan.method.reply(await closer.server_state(record), device_id)
 
     async def _shared_words(self) -> bytes:
         """Return the words that all devices of the open or the next attempt are told alike, and agree on."""
-        names = self.plan.requirements.shared_reply if self.duty is Role.TRAIN else (CANDIDATES,)
+        names = self.plan.requirements.shared_reply if self.role is Role.TRAIN else (CANDIDATES,)
         return shared_words(await self.reply_to(""), names) if names else b""
 
 
@@ -94,7 +94,7 @@ class Task(CohortRules):
         self.turn = asyncio.Lock()
         self.closer = Closer(record, plan, stores, clock, settings.max_step_ratio, settings.keep_round_models)
         plans = {Role.TRAIN: plan, **({Role.VALIDATE: plan.validators} if plan.validators is not None else {})}
-        self.sides = {duty: Side(self, duty, each, verify) for duty, each in plans.items()}
+        self.sides = {role: Side(self, role, each, verify) for role, each in plans.items()}
         count = 1 if plan.task.asynchronous is None else plan.task.asynchronous.max_concurrency
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
         self._changed = Pulse()
@@ -245,7 +245,7 @@ class Task(CohortRules):
     def after_abort(self, attempt: Attempt, reason: str) -> TaskRecord:
         """Return the task after an attempt that was aborted."""
         most = self.settings.max_aborted
-        return verdicts.after_abort(self.record, reason, duty=attempt.record.duty, max_aborted=most)
+        return verdicts.after_abort(self.record, reason, role=attempt.record.role, max_aborted=most)
 
     # Turns of steps that follow each other
 

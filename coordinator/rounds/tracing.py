@@ -193,7 +193,7 @@ def _attributes(task: str, record: RoundRecord) -> dict[str, Any]:
         "mien.task_id": record.task_id,
         "mien.round": record.round,
         "mien.attempt": record.attempt,
-        "mien.duty": str(record.duty),
+        "mien.duty": str(record.role),
         "mien.devices_selected": record.num_selected,
         "mien.devices_trained": record.num_trained,
         "mien.devices_counted": record.num_reports,

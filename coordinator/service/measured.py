@@ -29,10 +29,10 @@ class MeasuredStore(Store):
         self._populations: dict[str, str] = {}
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, role: Role = Role.TRAIN
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage."""
-        opened = super().open_attempt(task, round_number=round_number, attempt=attempt, deadline=deadline, duty=duty)
+        opened = super().open_attempt(task, round_number=round_number, attempt=attempt, deadline=deadline, role=role)
         if self.metrics is not None:
             self.metrics.round_moved(task.population, None, opened, 0)
         return opened

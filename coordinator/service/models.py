@@ -30,7 +30,7 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         if peer.role is Role.DEVICE:
             released = await self._thread.run(self._store.released, peer.population, peer.id)
         else:
-            released = await self._thread.run(self._store.last_release)
+            released = await self._thread.run(self._store.newest_release)
         model_id = check_id(request.model_id) or (released.model_id if released is not None else "")
         if not model_id:
             raise NotFoundError("no model is released yet; ask the operator")

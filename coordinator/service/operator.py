@@ -226,7 +226,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
     async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force again."""
-        newest = await self._thread.run(self._store.last_release)
+        newest = await self._thread.run(self._store.newest_release)
         population = request.population or (None if newest is None else newest.population)
         await self._thread.run(check_way_back, self._store, self._release_key, population)
         release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
@@ -416,6 +416,6 @@ def _report(record: RoundRecord) -> operator_pb2.RoundReport:
         model_id=record.model_id or "",
         upload_bytes=record.upload_bytes,
         metrics=dict(record.metrics),
-        duty=ROLES[record.duty],
+        duty=ROLES[record.role],
         base_version=record.base_version,
     )

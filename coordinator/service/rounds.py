@@ -70,15 +70,15 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
         await self._saw(DeviceCall(device.id, population, printable(request.software), told_json(request)))
-        duty = next((duty for duty, value in ROLES.items() if value == request.duty), None)
-        if duty is None:
+        role = next((role for role, value in ROLES.items() if value == request.duty), None)
+        if role is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
         if await self._thread.run(self._store.stays_out, device.id):
             return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
         engines = tuple(printable(name) for name in request.engines)
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
-        offer = Caller(device.id, population, backbones, request.min_cohort, duty, methods, engines, parts)
+        offer = Caller(device.id, population, backbones, request.min_cohort, role, methods, engines, parts)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
             return rounds_pb2.CheckInReply(wait=_wait(found))
@@ -170,7 +170,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             reply=pack_tensors(short) if short else b"",
             stage=STAGES[found.stage],
             deadline_unix_ms=to_ms(found.deadline),
-            duty=ROLES[found.duty],
+            duty=ROLES[found.role],
             reply_stream=None if stream is None else blob_message(BlobId(stream.sha256, stream.size_bytes)),
         )
 

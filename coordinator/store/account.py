@@ -45,11 +45,6 @@ def read(db: sa.Connection, population: str) -> Ledger:
     return Ledger(population, tuple(events))
 
 
-def verify_chain(db: sa.Connection, population: str) -> str:
-    """Return the hash of a population's newest event; raises CorruptDataError naming the first that does not hold."""
-    return load(db, population).head
-
-
 def populations(db: sa.Connection) -> list[str]:
     """Return the populations that have events, by name."""
     names = sa.select(PRIVACY_EVENTS.c.population).distinct().order_by(PRIVACY_EVENTS.c.population)

@@ -3,78 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any
 
 import sqlalchemy as sa
 
 from coordinator.store import audit
+from coordinator.store.rows import (
+    BUNDLE_ROWS,
+    CANDIDATE_ROWS,
+    EVALUATION_ROWS,
+    MODEL_BLOBS,
+    MODEL_ROWS,
+    RELEASE_ROWS,
+    TASK_GOES_ON,
+    Transactions,
+)
 from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
-from mien.rounds.records import (
-    BundleRecord,
-    CandidateRecord,
-    CandidateState,
-    EvaluationRecord,
-    ModelRecord,
-    ReleaseRecord,
-    TaskState,
-)
+from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, ReleaseRecord
 from mien.rounds.releases import Standing, in_force, rolled_back, standings
-from mien.shell.clock import Clock
-
-_MODEL_BLOBS = ("theta_sha256", "shard_sha256", "changes_sha256")
-_MAX_REASON = 400
+from mien.rounds.rollouts import MAX_REASON
 
 
-class ReleaseStore(ABC):
+class ReleaseStore(Transactions):
     """Releases, candidates and evaluations; a `Store` is one."""
-
-    _clock: Clock
-
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[sa.Connection]: ...
-
-    @abstractmethod
-    def _log(
-        self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
-    ) -> None: ...
-
-    @abstractmethod
-    def models(self) -> list[ModelRecord]:
-        """Return all models, oldest first."""
 
     # Releases
 
-    def release(
-        self,
-        model_id: str,
-        *,
-        population: str | None,
-        actor: str,
-        share: float = 1.0,
-        despite_gates: bool = False,
-        bundle: BundleRecord | None = None,
-    ) -> None:
-        """Put a model in force for a share of the devices; the same again changes nothing.
-
-        `bundle` is what the release key signed of it. Raises ConfigError for a model that its gates rejected or have
-        not judged, unless that is to be overridden, and for a bundle whose sequence number is not above all others.
-        """
-        with self._transaction() as db:
-            if bundle is not None:
-                self._keep_bundle(db, bundle, actor)
-            self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
-            self._end_replaced(db, actor)
-
-    @abstractmethod
-    def _end_replaced(self, db: sa.Connection, actor: str) -> None:
-        """End the staged roll-outs whose place a release in this transaction took."""
-
     def _keep_bundle(self, db: sa.Connection, bundle: BundleRecord, actor: str) -> None:
-        newest = db.execute(sa.select(BUNDLES).order_by(BUNDLES.c.sequence.desc()).limit(1)).first()
+        newest = BUNDLE_ROWS.first(db, order=BUNDLES.c.sequence.desc())
         if newest is not None and newest.manifest_json == bundle.manifest_json:
             return
         if newest is not None and newest.sequence >= bundle.sequence:
@@ -82,16 +39,12 @@ class ReleaseStore(ABC):
                 f"the bundle has sequence number {bundle.sequence}, an earlier one had {newest.sequence}: phones would "
                 "refuse it; sign it again with a higher one"
             )
-        kept = dataclasses.replace(bundle, added_ms=self._clock.now_ms(), added_by=actor)
-        db.execute(sa.insert(BUNDLES).values(**dataclasses.asdict(kept)))
+        BUNDLE_ROWS.add(db, dataclasses.replace(bundle, added_ms=self._clock.now_ms(), added_by=actor))
         self._log(db, actor, "model.bundle", bundle.model_id, {"sequence": bundle.sequence})
 
     def bundle(self, model_id: str) -> BundleRecord | None:
         """Return the newest signed bundle of a model."""
-        wanted = sa.select(BUNDLES).where(BUNDLES.c.model_id == model_id).order_by(BUNDLES.c.sequence.desc()).limit(1)
-        with self._transaction() as db:
-            row = db.execute(wanted).first()
-            return None if row is None else BundleRecord(**row._mapping)
+        return self._first(BUNDLE_ROWS, BUNDLES.c.model_id == model_id, order=BUNDLES.c.sequence.desc())
 
     def _release(
         self,
@@ -116,12 +69,14 @@ class ReleaseStore(ABC):
             raise ConfigError("no model is released to all devices yet, which the others would have; release one first")
         if not despite_gates:
             _check_judged(db, model_id)
-        release = ReleaseRecord(model_id, population, self._clock.now_ms(), actor, share)
-        db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
-        detail: dict[str, object] = {"population": population, "share": share}
-        self._log(
-            db, actor, "model.release", model_id, {**detail, **({"despite_gates": True} if despite_gates else {})}
-        )
+        why = {"despite_gates": True} if despite_gates else {}
+        self._put_in_force(db, ReleaseRecord(model_id, population, self._clock.now_ms(), actor, share), why)
+
+    def _put_in_force(self, db: sa.Connection, release: ReleaseRecord, more: Mapping[str, object]) -> None:
+        """Keep a new release; `more` is told in the audit log."""
+        RELEASE_ROWS.add(db, release)
+        detail = {"population": release.population, "share": release.share, **more}
+        self._log(db, release.released_by, "model.release", release.model_id, detail)
 
     def _release_candidate(self, db: sa.Connection, candidate: CandidateRecord, population: str, share: float) -> None:
         """Release what passed its gates, to everybody where nothing is released to the others."""
@@ -134,17 +89,6 @@ class ReleaseStore(ABC):
             found = rolled_back(history_of(db), population)
             return [(taken, release.model_id) for taken, release in found if taken != release.model_id]
 
-    def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
-        """Return the release of the model that a population had before, now in force again for all its devices.
-
-        It takes back the newest release that the given population has. Where that one is for all, every population goes
-        back to what it had itself. Raises NotFoundError when there is nothing to go back to.
-        """
-        with self._transaction() as db:
-            release = self._roll_back(db, population, actor)
-            self._end_replaced(db, actor)
-            return release
-
     def _roll_back(self, db: sa.Connection, population: str | None, actor: str) -> ReleaseRecord:
         found = rolled_back(history_of(db), population)
         if not found:
@@ -154,7 +98,7 @@ class ReleaseStore(ABC):
             for taken, release in found
         ]
         for taken, release in made:
-            db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
+            RELEASE_ROWS.add(db, release)
             whose = {"population": release.population}
             if taken == release.model_id:  # its own, which it keeps now that the one for all is another
                 self._log(db, actor, "model.release", taken, {**whose, "share": release.share})
@@ -162,10 +106,10 @@ class ReleaseStore(ABC):
                 self._log(db, actor, "model.rollback", release.model_id, {**whose, "from": taken})
         return next((release for _, release in made if release.population == population), made[0][1])
 
-    def newest_release(self, population: str | None) -> ReleaseRecord | None:
-        """Return the newest release that concerns a population, whatever its share."""
+    def newest_release(self, *population: str | None) -> ReleaseRecord | None:
+        """Return the newest release that concerns a population, or without one any, whatever its share."""
         with self._transaction() as db:
-            history = history_of(db, population)
+            history = history_of(db, *population)
             return history[-1] if history else None
 
     def released(self, population: str | None, device_id: str | None = None) -> ReleaseRecord | None:
@@ -175,12 +119,6 @@ class ReleaseStore(ABC):
         """
         with self._transaction() as db:
             return in_force(history_of(db, population), device_id)
-
-    def last_release(self) -> ReleaseRecord | None:
-        """Return the newest release for any population."""
-        with self._transaction() as db:
-            history = history_of(db)
-            return history[-1] if history else None
 
     def released_ids(self) -> set[str]:
         """Return the ids of the models that are in force for any population, or a share of one."""
@@ -193,18 +131,16 @@ class ReleaseStore(ABC):
 
     def standings(self) -> dict[str, Standing]:
         """Return where every model stands, by id."""
-        models = self.models()
         with self._transaction() as db:
+            models = MODEL_ROWS.find(db, order=(MODELS.c.created_ms, MODELS.c.model_id))
             return standings(models, history_of(db), all_candidates(db))
 
     # Candidates
 
     def candidate(self, task_id: str, state: CandidateState) -> CandidateRecord | None:
         """Return a task's newest candidate in that state."""
-        wanted = sa.and_(CANDIDATES.c.task_id == task_id, CANDIDATES.c.state == state.value)
-        with self._transaction() as db:
-            row = db.execute(sa.select(CANDIDATES).where(wanted).order_by(CANDIDATES.c.round.desc()).limit(1)).first()
-            return None if row is None else _candidate(row)
+        wanted = (CANDIDATES.c.task_id == task_id, CANDIDATES.c.state == state.value)
+        return self._first(CANDIDATE_ROWS, *wanted, order=CANDIDATES.c.round.desc())
 
     # Evaluations
 
@@ -222,11 +158,7 @@ class ReleaseStore(ABC):
 
     def evaluations(self, model_id: str) -> list[EvaluationRecord]:
         """Return all measurements of a model, oldest first."""
-        wanted = sa.select(EVALUATIONS).where(EVALUATIONS.c.model_id == model_id).order_by(EVALUATIONS.c.id)
-        with self._transaction() as db:
-            return [
-                EvaluationRecord(row.model_id, row.record_json, row.made_ms, row.made_by) for row in db.execute(wanted)
-            ]
+        return self._find(EVALUATION_ROWS, EVALUATIONS.c.model_id == model_id, order=EVALUATIONS.c.id)
 
     # Retention
 
@@ -252,19 +184,13 @@ class ReleaseStore(ABC):
             if not ids:
                 return set()
             theirs = MODELS.c.model_id.in_(ids)
-            columns = [MODELS.c[name] for name in _MODEL_BLOBS]
-            blobs = {sha256 for row in db.execute(sa.select(*columns).where(theirs)) for sha256 in row if sha256}
+            blobs = {sha256 for row in db.execute(sa.select(*MODEL_BLOBS).where(theirs)) for sha256 in row if sha256}
             db.execute(sa.update(MODELS).where(theirs).values(removed_ms=self._clock.now_ms()))
-            needed = db.execute(sa.select(*columns).where(MODELS.c.removed_ms.is_(None)))
+            needed = db.execute(sa.select(*MODEL_BLOBS).where(MODELS.c.removed_ms.is_(None)))
             return blobs - {sha256 for row in needed for sha256 in row if sha256}
 
 
 # What other transactions of the store do about candidates
-
-
-def offer(db: sa.Connection, candidate: CandidateRecord) -> None:
-    """Keep a new candidate."""
-    db.execute(sa.insert(CANDIDATES).values(**{**dataclasses.asdict(candidate), "state": candidate.state.value}))
 
 
 def decide(db: sa.Connection, candidate: CandidateRecord) -> None:
@@ -272,7 +198,7 @@ def decide(db: sa.Connection, candidate: CandidateRecord) -> None:
     mine = sa.and_(CANDIDATES.c.task_id == candidate.task_id, CANDIDATES.c.round == candidate.round)
     values = {
         "state": candidate.state.value,
-        "reason": candidate.reason[:_MAX_REASON],
+        "reason": candidate.reason[:MAX_REASON],
         "decided_ms": candidate.decided_ms,
     }
     db.execute(sa.update(CANDIDATES).where(mine).values(**values))
@@ -283,28 +209,23 @@ def decide(db: sa.Connection, candidate: CandidateRecord) -> None:
 
 def candidate_state_blobs(db: sa.Connection) -> set[str]:
     """Return the hashes of the server state that some task may have to go back to."""
-    goes_on = TASKS.c.state.not_in([state.value for state in TaskState if state.is_over])
-    rows = db.execute(
-        sa.select(CANDIDATES.c.arrays_sha256, CANDIDATES.c.revealed_sha256)
-        .join(TASKS, TASKS.c.task_id == CANDIDATES.c.task_id)
-        .where(goes_on)
-    )
+    blobs = sa.select(CANDIDATES.c.arrays_sha256, CANDIDATES.c.revealed_sha256)
+    rows = db.execute(blobs.join(TASKS, TASKS.c.task_id == CANDIDATES.c.task_id).where(TASK_GOES_ON))
     return {sha256 for row in rows for sha256 in row if sha256}
 
 
 def keep_evaluations(db: sa.Connection, evaluations: Sequence[EvaluationRecord]) -> None:
     """Keep measurements of models."""
     for evaluation in evaluations:
-        db.execute(sa.insert(EVALUATIONS).values(**dataclasses.asdict(evaluation)))
+        EVALUATION_ROWS.add(db, evaluation)
 
 
 def _check_judged(db: sa.Connection, model_id: str) -> None:
     """Raise ConfigError unless the gates have nothing against a model, or were never asked."""
-    wanted = sa.select(CANDIDATES).where(CANDIDATES.c.model_id == model_id).order_by(CANDIDATES.c.offered_ms)
-    rows = [_candidate(row) for row in db.execute(wanted)]
-    if not rows:
+    offers = CANDIDATE_ROWS.find(db, CANDIDATES.c.model_id == model_id, order=CANDIDATES.c.offered_ms)
+    if not offers:
         return
-    newest = rows[-1]
+    newest = offers[-1]
     if newest.state is CandidateState.WAITING:
         raise ConfigError("this model's gates have not decided yet; wait for them, or use --despite-gates")
     if newest.state is CandidateState.FAILED:
@@ -313,24 +234,12 @@ def _check_judged(db: sa.Connection, model_id: str) -> None:
 
 def history_of(db: sa.Connection, *population: str | None) -> list[ReleaseRecord]:
     """Return the releases that concern a population (None: those for all), or without one all, oldest first."""
-    wanted = sa.select(RELEASES).order_by(RELEASES.c.id)
-    if population:
-        mine: sa.ColumnElement[bool] = RELEASES.c.population.is_(None)
-        if population[0] is not None:
-            mine = sa.or_(mine, RELEASES.c.population == population[0])
-        wanted = wanted.where(mine)
-    return [_release_of(row) for row in db.execute(wanted)]
+    theirs: sa.ColumnElement[bool] = RELEASES.c.population.is_(None)
+    if population and population[0] is not None:
+        theirs = sa.or_(theirs, RELEASES.c.population == population[0])
+    return RELEASE_ROWS.find(db, *((theirs,) if population else ()), order=RELEASES.c.id)
 
 
 def all_candidates(db: sa.Connection) -> list[CandidateRecord]:
     """Return all candidates, oldest first."""
-    rows = db.execute(sa.select(CANDIDATES).order_by(CANDIDATES.c.offered_ms, CANDIDATES.c.round))
-    return [_candidate(row) for row in rows]
-
-
-def _release_of(row: sa.Row[Any]) -> ReleaseRecord:
-    return ReleaseRecord(**{name: value for name, value in row._mapping.items() if name != "id"})
-
-
-def _candidate(row: sa.Row[Any]) -> CandidateRecord:
-    return CandidateRecord(**{**row._mapping, "state": CandidateState(row.state)})
+    return CANDIDATE_ROWS.find(db, order=(CANDIDATES.c.offered_ms, CANDIDATES.c.round))

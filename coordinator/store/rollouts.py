@@ -3,25 +3,55 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from abc import ABC
 from collections.abc import Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
 from coordinator.store import audit
 from coordinator.store.releases import ReleaseStore, history_of
-from coordinator.store.tables import RELEASES, ROLL_OUTS, TASKS
+from coordinator.store.rows import ROLL_OUT_ROWS, TASK_GOES_ON
+from coordinator.store.tables import ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
-from mien.rounds.records import BundleRecord, ReleaseRecord, TaskState
+from mien.rounds.records import BundleRecord, ReleaseRecord
 from mien.rounds.releases import in_force
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
 
 
-class RollOutStore(ReleaseStore, ABC):
+class RollOutStore(ReleaseStore):
     """Releases, and roll-outs of them in stages; a `Store` is one."""
+
+    def release(
+        self,
+        model_id: str,
+        *,
+        population: str | None,
+        actor: str,
+        share: float = 1.0,
+        despite_gates: bool = False,
+        bundle: BundleRecord | None = None,
+    ) -> None:
+        """Put a model in force for a share of the devices; the same again changes nothing.
+
+        `bundle` is what the release key signed of it. Raises ConfigError for a model that its gates rejected or have
+        not judged, unless that is to be overridden, and for a bundle whose sequence number is not above all others.
+        """
+        with self._transaction() as db:
+            if bundle is not None:
+                self._keep_bundle(db, bundle, actor)
+            self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
+            self._end_replaced(db, actor)
+
+    def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
+        """Return the release of the model that a population had before, now in force again for all its devices.
+
+        It takes back the newest release that the given population has. Where that one is for all, every population goes
+        back to what it had itself. Raises NotFoundError when there is nothing to go back to.
+        """
+        with self._transaction() as db:
+            release = self._roll_back(db, population, actor)
+            self._end_replaced(db, actor)
+            return release
 
     def start_roll_out(
         self,
@@ -75,18 +105,13 @@ class RollOutStore(ReleaseStore, ABC):
             changed_ms=now_ms,
             reason="there was no model before; all phones have it" if is_all else "",
         )
-        values = _values(record)
-        del values["id"]
-        made = db.execute(sa.insert(ROLL_OUTS).values(**values)).inserted_primary_key
-        assert made is not None
-        started = dataclasses.replace(record, id=made[0])
+        started = ROLL_OUT_ROWS.add(db, record)
         self._log_move(db, actor, "start", started)
         return started
 
     def roll_outs(self) -> list[RollOutRecord]:
         """Return all roll-outs, oldest first."""
-        with self._transaction() as db:
-            return [_roll_out(row) for row in db.execute(sa.select(ROLL_OUTS).order_by(ROLL_OUTS.c.id))]
+        return self._find(ROLL_OUT_ROWS, order=ROLL_OUTS.c.id)
 
     def active_roll_outs(self) -> list[RollOutRecord]:
         """Return the roll-outs that are not over, oldest first."""
@@ -96,17 +121,14 @@ class RollOutStore(ReleaseStore, ABC):
     def newest_roll_outs(self) -> list[RollOutRecord]:
         """Return each population's newest roll-out."""
         newest = sa.select(sa.func.max(ROLL_OUTS.c.id)).group_by(ROLL_OUTS.c.population)
-        wanted = sa.select(ROLL_OUTS).where(ROLL_OUTS.c.id.in_(newest)).order_by(ROLL_OUTS.c.id)
-        with self._transaction() as db:
-            return [_roll_out(row) for row in db.execute(wanted)]
+        return self._find(ROLL_OUT_ROWS, ROLL_OUTS.c.id.in_(newest), order=ROLL_OUTS.c.id)
 
     def roll_out(self, roll_out_id: int) -> RollOutRecord:
         """Return a roll-out; raises NotFoundError."""
-        with self._transaction() as db:
-            row = db.execute(sa.select(ROLL_OUTS).where(ROLL_OUTS.c.id == roll_out_id)).first()
-            if row is None:
-                raise NotFoundError(f"there is no roll-out {roll_out_id}; fleet roll-outs shows which there are")
-            return _roll_out(row)
+        found = self._first(ROLL_OUT_ROWS, ROLL_OUTS.c.id == roll_out_id)
+        if found is None:
+            raise NotFoundError(f"there is no roll-out {roll_out_id}; fleet roll-outs shows which there are")
+        return found
 
     def move_roll_out(self, before: RollOutRecord, move: Move, *, actor: str) -> RollOutRecord:
         """Return the roll-out after a move, committed with the release that it makes.
@@ -121,18 +143,20 @@ class RollOutStore(ReleaseStore, ABC):
                 after = _replaced(before, history)
             elif move.widens or move.rolls_back:
                 self._carry_out(db, before, move, history, actor)
-            after = dataclasses.replace(after, changed_ms=self._clock.now_ms(), version=before.version + 1)
-            self._write(db, before, after)
+            after = self._changed(db, before, after)
             if (after.state, after.stage) != (before.state, before.stage):
                 self._log_move(db, actor, after.state.value, after)
             if move.widens or move.rolls_back:
                 self._end_replaced(db, actor)
             return after
 
-    def _write(self, db: sa.Connection, before: RollOutRecord, after: RollOutRecord) -> None:
+    def _changed(self, db: sa.Connection, before: RollOutRecord, after: RollOutRecord) -> RollOutRecord:
+        """Return a roll-out that was changed, kept; raises LateError where that was not its newest state."""
+        after = dataclasses.replace(after, changed_ms=self._clock.now_ms(), version=before.version + 1)
         unchanged = sa.and_(ROLL_OUTS.c.id == before.id, ROLL_OUTS.c.version == before.version)
-        if db.execute(sa.update(ROLL_OUTS).where(unchanged).values(**_values(after))).rowcount != 1:
+        if db.execute(sa.update(ROLL_OUTS).where(unchanged).values(**ROLL_OUT_ROWS.values(after))).rowcount != 1:
             raise LateError("somebody else has moved this roll-out; look again")
+        return after
 
     def _end_replaced(self, db: sa.Connection, actor: str) -> None:
         """End the roll-outs whose release is not in force any more, in the transaction that took its place."""
@@ -140,17 +164,13 @@ class RollOutStore(ReleaseStore, ABC):
             history = history_of(db, before.population)
             if _holds(before, history):
                 continue
-            after = dataclasses.replace(
-                _replaced(before, history), changed_ms=self._clock.now_ms(), version=before.version + 1
-            )
-            self._write(db, before, after)
+            after = self._changed(db, before, _replaced(before, history))
             self._log_move(db, actor, after.state.value, after)
 
     def idle_evaluations(self) -> list[tuple[str, str]]:
         """Return the evaluations that go on though their roll-out is over: task and population."""
         wanted = sa.select(TASKS.c.task_id, TASKS.c.population, TASKS.c.idempotency_token).where(
-            TASKS.c.submitted_by == audit.COORDINATOR,
-            TASKS.c.state.not_in([state.value for state in TaskState if state.is_over]),
+            TASKS.c.submitted_by == audit.COORDINATOR, TASK_GOES_ON
         )
         with self._transaction() as db:
             rows = db.execute(wanted).all()
@@ -164,11 +184,9 @@ class RollOutStore(ReleaseStore, ABC):
         if move.rolls_back:
             self._roll_back(db, before.population, actor)
             return
-        share = move.after.share
-        release = ReleaseRecord(before.model_id, history[-1].population, self._clock.now_ms(), actor, share)
-        db.execute(sa.insert(RELEASES).values(**dataclasses.asdict(release)))
-        detail = {"population": release.population, "share": share, "roll_out": before.id}
-        self._log(db, actor, "model.release", before.model_id, detail)
+        population, now_ms = history[-1].population, self._clock.now_ms()
+        release = ReleaseRecord(before.model_id, population, now_ms, actor, move.after.share)
+        self._put_in_force(db, release, {"roll_out": before.id})
 
     def _log_move(self, db: sa.Connection, actor: str, action: str, roll_out: RollOutRecord) -> None:
         detail: dict[str, object] = {
@@ -205,22 +223,9 @@ def _replaced(roll_out: RollOutRecord, history: Sequence[ReleaseRecord]) -> Roll
 
 def _active(db: sa.Connection) -> list[RollOutRecord]:
     states = [state.value for state in RollOutState if not state.is_over]
-    wanted = sa.select(ROLL_OUTS).where(ROLL_OUTS.c.state.in_(states)).order_by(ROLL_OUTS.c.id)
-    return [_roll_out(row) for row in db.execute(wanted)]
+    return ROLL_OUT_ROWS.find(db, ROLL_OUTS.c.state.in_(states), order=ROLL_OUTS.c.id)
 
 
 def is_under_way(db: sa.Connection, model_id: str) -> bool:
     """Return whether a model has a roll-out, whoever is asked: a second one would move the same release."""
     return any(each.model_id == model_id for each in _active(db))
-
-
-def _values(record: RollOutRecord) -> dict[str, Any]:
-    values = {each.name: getattr(record, each.name) for each in dataclasses.fields(record)}
-    figures = json.dumps(dict(values.pop("figures")), allow_nan=False, sort_keys=True)
-    return {**values, "state": record.state.value, "figures_json": figures}
-
-
-def _roll_out(row: sa.Row[Any]) -> RollOutRecord:
-    values = dict(row._mapping)
-    figures = json.loads(values.pop("figures_json"))
-    return RollOutRecord(**{**values, "state": RollOutState(row.state), "figures": figures})

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -20,8 +18,19 @@ from sqlalchemy.dialects import postgresql
 
 from coordinator.store import account, audit, releases
 from coordinator.store.audit import AuditLog
-from coordinator.store.database import database_errors, open_migrated
+from coordinator.store.database import open_migrated
 from coordinator.store.rollouts import RollOutStore, is_under_way
+from coordinator.store.rows import (
+    CANDIDATE_ROWS,
+    DEVICE_ROWS,
+    MODEL_BLOBS,
+    MODEL_ROWS,
+    ROUND_GOES_ON,
+    ROUND_ROWS,
+    STEP_ROWS,
+    TASK_GOES_ON,
+    TASK_ROWS,
+)
 from coordinator.store.tables import (
     AUDIT,
     BUNDLES,
@@ -48,9 +57,9 @@ from mien.rounds.records import (
     RoundRecord,
     StepRecord,
     TaskRecord,
-    TaskState,
     UploadRecord,
 )
+from mien.rounds.rollouts import MAX_REASON
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock, to_ms
 
@@ -60,8 +69,6 @@ MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
 SCHEMA: Final = "0014"
 """Revision of the schema that this program writes."""
 
-_MODEL_BLOBS: Final = ("theta", "shard", "changes")
-_MAX_REASON: Final = 400
 _IDS_AT_ONCE: Final = 500
 
 
@@ -69,24 +76,13 @@ class Store(RollOutStore):
     """Tasks, rounds, models, devices and history."""
 
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
-        self._engine = engine
-        self._clock = clock
+        super().__init__(engine, clock)
         self._last_change: tuple[RoundChange, RoundRecord] | None = None
 
     @classmethod
     def open(cls, url: str, clock: Clock) -> Self:
         """Return the store at a database URL, its schema brought up to date; raises VersionError for a newer one."""
         return cls(open_migrated(url, MIGRATIONS, SCHEMA), clock)
-
-    def close(self) -> None:
-        """Close the database."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
-        """Hold a transaction; `of_task` is the id of the task that it changes, rounds included."""
-        with database_errors(), self._engine.begin() as connection:
-            yield connection
 
     # Models
 
@@ -101,15 +97,11 @@ class Store(RollOutStore):
 
     def model(self, model_id: str) -> ModelRecord:
         """Return a model; raises NotFoundError."""
-        with self._transaction() as db:
-            return _found(_model_of(db, model_id), "model", model_id)
+        return _found(self._first(MODEL_ROWS, MODELS.c.model_id == model_id), "model", model_id)
 
     def models(self) -> list[ModelRecord]:
         """Return all models, oldest first."""
-        with self._transaction() as db:
-            return [
-                _model(row) for row in db.execute(sa.select(MODELS).order_by(MODELS.c.created_ms, MODELS.c.model_id))
-            ]
+        return self._find(MODEL_ROWS, order=(MODELS.c.created_ms, MODELS.c.model_id))
 
     def replace_spec(self, model_id: str, spec_json: bytes, *, actor: str) -> ModelRecord:
         """Return the model with another description (a threshold was added)."""
@@ -127,15 +119,14 @@ class Store(RollOutStore):
 
     def may_read_blob(self, sha256: str, population: str | None) -> BlobId | None:
         """Return a model's blob if a device of that population (None: an operator) may fetch it."""
-        holds = sa.or_(*(MODELS.c[f"{blob}_sha256"] == sha256 for blob in _MODEL_BLOBS))
+        holds = sa.or_(*(column == sha256 for column in MODEL_BLOBS))
         holds = sa.and_(holds, MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
-            row = db.execute(sa.select(MODELS).where(holds).limit(1)).first()
-            if row is None:
+            model = MODEL_ROWS.first(db, holds)
+            if model is None:
                 return _graph(db, sha256, population)
             if population is not None and not _visible(db, population, holds):
                 return None
-            model = _model(row)
             blobs = (model.theta, model.shard, model.changes)
             return next(blob for blob in blobs if blob is not None and blob.sha256 == sha256)
 
@@ -148,15 +139,14 @@ class Store(RollOutStore):
         """
         with self._transaction() as db:
             same = TASKS.c.idempotency_token == task.idempotency_token
-            if (earlier := db.execute(sa.select(TASKS).where(same)).first()) is not None:
-                return _task(earlier)
-            over = [state.value for state in TaskState if state.is_over]
-            namesake = sa.select(TASKS.c.task_id).where(TASKS.c.name == task.name, TASKS.c.state.not_in(over))
+            if (earlier := TASK_ROWS.first(db, same)) is not None:
+                return earlier
+            namesake = sa.select(TASKS.c.task_id).where(TASKS.c.name == task.name, TASK_GOES_ON)
             if (other := db.execute(namesake).scalar()) is not None:
                 raise AlreadyExistsError(
                     f"a task named {task.name} goes on already ({other}); choose another name, or cancel that one"
                 )
-            db.execute(sa.insert(TASKS).values(**_task_values(task)))
+            TASK_ROWS.add(db, _cut(task))
             task_sha256 = hashlib.sha256(task.task_json).hexdigest()
             detail = {"name": task.name, "task_sha256": task_sha256, "model_id": task.model_id}
             self._log(db, task.submitted_by, "task.submit", task.task_id, detail)
@@ -164,14 +154,11 @@ class Store(RollOutStore):
 
     def task(self, task_id: str) -> TaskRecord:
         """Return a task; raises NotFoundError."""
-        with self._transaction() as db:
-            row = db.execute(sa.select(TASKS).where(TASKS.c.task_id == task_id)).first()
-            return _task(_found(row, "task", task_id))
+        return _found(self._first(TASK_ROWS, TASKS.c.task_id == task_id), "task", task_id)
 
     def tasks(self) -> list[TaskRecord]:
         """Return all tasks, oldest first."""
-        with self._transaction() as db:
-            return [_task(row) for row in db.execute(sa.select(TASKS).order_by(TASKS.c.created_ms, TASKS.c.task_id))]
+        return self._find(TASK_ROWS, order=(TASKS.c.created_ms, TASKS.c.task_id))
 
     def save_task(self, task: TaskRecord, *, actor: str, action: str) -> None:
         """Commit a task's new state."""
@@ -210,16 +197,14 @@ class Store(RollOutStore):
 
     def state_blobs(self) -> set[str]:
         """Return the hashes of all server state that some task still needs; one that is over needs none."""
-        goes_on = TASKS.c.state.not_in([state.value for state in TaskState if state.is_over])
+        blobs = sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256, TASKS.c.candidates_sha256)
         with self._transaction() as db:
-            blobs = sa.select(TASKS.c.arrays_sha256, TASKS.c.revealed_sha256, TASKS.c.candidates_sha256)
-            rows = db.execute(blobs.where(goes_on))
+            rows = db.execute(blobs.where(TASK_GOES_ON))
             return {sha256 for row in rows for sha256 in row if sha256} | releases.candidate_state_blobs(db)
 
     def model_blobs(self) -> set[str]:
         """Return the hashes of everything that some model consists of, graphs of its signed bundles included."""
-        columns = sa.select(MODELS.c.theta_sha256, MODELS.c.shard_sha256, MODELS.c.changes_sha256)
-        columns = columns.where(MODELS.c.removed_ms.is_(None))
+        columns = sa.select(*MODEL_BLOBS).where(MODELS.c.removed_ms.is_(None))
         with self._transaction() as db:
             graphs = {file.sha256 for row in db.execute(sa.select(BUNDLES)) for file in _graphs_of(row)}
             return graphs | {sha256 for row in db.execute(columns) for sha256 in row if sha256}
@@ -227,7 +212,7 @@ class Store(RollOutStore):
     # Rounds
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, duty: Role = Role.TRAIN
+        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, role: Role = Role.TRAIN
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage; the same call again returns what the first one made."""
         record = RoundRecord(
@@ -239,18 +224,14 @@ class Store(RollOutStore):
             deadline_ms=to_ms(deadline),
             base_model_id=task.model_id,
             started_ms=self._clock.now_ms(),
-            duty=duty,
+            role=role,
             base_version=task.rounds_closed,
         )
         name = (ROUNDS.c.task_id == record.task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
         with self._transaction(task.task_id) as db:
-            if (there := db.execute(sa.select(ROUNDS).where(*name)).first()) is not None:
-                return _opened_before(_round(there), record)
-            values = _round_values(record)
-            del values["id"]
-            made = db.execute(sa.insert(ROUNDS).values(**values)).inserted_primary_key
-            assert made is not None
-            return dataclasses.replace(record, id=made[0])
+            if (there := ROUND_ROWS.first(db, *name)) is not None:
+                return _opened_before(there, record)
+            return ROUND_ROWS.add(db, record)
 
     def save_round(self, change: RoundChange) -> RoundRecord:
         """Commit one transition of a round as a whole, and return the round as it is afterwards.
@@ -272,7 +253,7 @@ class Store(RollOutStore):
                 _round_after(before, change, now_ms), upload_bytes=before.upload_bytes + committed_bytes
             )
             unchanged = sa.and_(ROUNDS.c.id == before.id, ROUNDS.c.version == before.version)
-            if db.execute(sa.update(ROUNDS).where(unchanged).values(**_round_values(after))).rowcount != 1:
+            if db.execute(sa.update(ROUNDS).where(unchanged).values(**ROUND_ROWS.values(after))).rowcount != 1:
                 raise LateError("another coordinator has changed this round; check in again")
             subject = f"{after.task_id}/{after.round}/{after.attempt}"
             if after.stage is not before.stage:
@@ -287,7 +268,7 @@ class Store(RollOutStore):
             if after.stage.is_over:
                 db.execute(sa.delete(STEPS).where(STEPS.c.round_id == before.id))
             if change.candidate is not None:
-                releases.offer(db, change.candidate)
+                CANDIDATE_ROWS.add(db, change.candidate)
             self._keep_measured(db, change.evaluations)
             if change.task is not None:
                 if change.task.state.value != db.scalar(
@@ -306,51 +287,38 @@ class Store(RollOutStore):
         after = self._last_change[1]
         # The lock waits for the earlier commit where that is still on its way.
         row = db.execute(sa.select(ROUNDS).where(ROUNDS.c.id == after.id).with_for_update()).first()
-        return after if row is not None and _round(row) == after else None
+        return after if row is not None and ROUND_ROWS.record(row) == after else None
 
     def rounds(self, task_id: str, *, since_id: int = 0) -> list[RoundRecord]:
         """Return all attempts of a task from one on, oldest first."""
-        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.id >= since_id)
-        with self._transaction() as db:
-            return [_round(row) for row in db.execute(sa.select(ROUNDS).where(wanted).order_by(ROUNDS.c.id))]
+        return self._find(ROUND_ROWS, ROUNDS.c.task_id == task_id, ROUNDS.c.id >= since_id, order=ROUNDS.c.id)
 
     def last_round(self, task_id: str) -> RoundRecord | None:
         """Return a task's newest attempt."""
-        newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task_id).order_by(ROUNDS.c.id.desc()).limit(1)
-        with self._transaction() as db:
-            row = db.execute(newest).first()
-            return None if row is None else _round(row)
+        return self._first(ROUND_ROWS, ROUNDS.c.task_id == task_id, order=ROUNDS.c.id.desc())
 
     def open_rounds(self, task_id: str) -> list[RoundRecord]:
         """Return a task's attempts that are not over, oldest first; in asynchronous mode there may be several."""
-        over = [stage.value for stage in Stage if stage.is_over]
-        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.stage.not_in(over))
-        with self._transaction() as db:
-            return [_round(row) for row in db.execute(sa.select(ROUNDS).where(wanted).order_by(ROUNDS.c.id))]
+        return self._find(ROUND_ROWS, ROUNDS.c.task_id == task_id, ROUND_GOES_ON, order=ROUNDS.c.id)
 
     def live_rounds(self) -> set[int]:
         """Return the row ids of all attempts that go on."""
-        over = [stage.value for stage in Stage if stage.is_over]
-        ended = [state.value for state in TaskState if state.is_over]
-        wanted = sa.select(ROUNDS.c.id).join(TASKS).where(ROUNDS.c.stage.not_in(over), TASKS.c.state.not_in(ended))
         with self._transaction() as db:
-            return set(db.scalars(wanted))
+            return set(db.scalars(sa.select(ROUNDS.c.id).join(TASKS).where(ROUND_GOES_ON, TASK_GOES_ON)))
 
     def ended_rounds(self, round_ids: Collection[int]) -> set[int]:
         """Return which of these attempts, by their row ids, are over."""
-        over, found = [stage.value for stage in Stage if stage.is_over], set[int]()
+        found = set[int]()
         with self._transaction() as db:
             for start in range(0, len(ids := sorted(round_ids)), _IDS_AT_ONCE):
                 asked = ROUNDS.c.id.in_(ids[start : start + _IDS_AT_ONCE])
-                found |= set(db.scalars(sa.select(ROUNDS.c.id).where(asked, ROUNDS.c.stage.in_(over))))
+                found |= set(db.scalars(sa.select(ROUNDS.c.id).where(asked, ~ROUND_GOES_ON)))
         return found
 
     def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""
-        wanted = sa.and_(ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
-        with self._transaction() as db:
-            row = db.execute(sa.select(ROUNDS).where(wanted)).first()
-            return None if row is None else _round(row)
+        name = (ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
+        return self._first(ROUND_ROWS, *name)
 
     def participants(self, round_id: int) -> dict[str, Step]:
         """Return the steps of an attempt's participants."""
@@ -359,22 +327,7 @@ class Store(RollOutStore):
             rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id))
             return {device_id: Step(step) for device_id, step in rows}
 
-    def error_codes(self, round_id: int) -> dict[str, str]:
-        """Return why participants left an attempt, where they or the server said so."""
-        columns = sa.select(PARTICIPANTS.c.device_id, PARTICIPANTS.c.error_code)
-        with self._transaction() as db:
-            rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.error_code != ""))
-            return {row.device_id: row.error_code for row in rows}
-
     # Uploads
-
-    def announce_upload(self, round_id: int, device_id: str, blob: BlobId) -> UploadRecord:
-        """Return the upload of a device in a round, kept from now on.
-
-        Raises ReplayError when the device announced other bytes before.
-        """
-        (upload,) = self.announce_uploads([UploadRecord(round_id, device_id, blob, is_committed=False)])
-        return upload.agreeing(blob)
 
     def announce_uploads(self, uploads: Sequence[UploadRecord]) -> list[UploadRecord]:
         """Return each of these uploads as it is kept from now on: what its device announced first, in that round."""
@@ -401,7 +354,8 @@ class Store(RollOutStore):
     def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
         """Return a device's announcement in a round, None if there is none."""
         with self._transaction() as db:
-            return _upload_of(db, round_id, device_id)
+            row = db.execute(sa.select(UPLOADS).where(_is_upload(round_id, device_id))).first()
+            return None if row is None else _upload(row)
 
     def uploads(self, round_id: int) -> dict[str, UploadRecord]:
         """Return the uploads of a round that count, by device."""
@@ -418,9 +372,7 @@ class Store(RollOutStore):
 
     def steps(self, round_id: int) -> list[StepRecord]:
         """Return devices' messages at the stages of secure aggregation, in the order in which they were accepted."""
-        with self._transaction() as db:
-            rows = db.execute(sa.select(STEPS).where(STEPS.c.round_id == round_id).order_by(STEPS.c.id))
-            return [StepRecord(row.device_id, Stage(row.stage), row.message) for row in rows]
+        return self._find(STEP_ROWS, STEPS.c.round_id == round_id, order=STEPS.c.id)
 
     # Privacy ledger
 
@@ -430,10 +382,6 @@ class Store(RollOutStore):
             return call(db)
 
     # Devices, history, settings
-
-    def saw_device(self, device_id: str, population: str, software: str) -> None:
-        """Remember that a device called."""
-        self.saw_devices([(device_id, population, software)])
 
     def saw_devices(self, seen: Sequence[DeviceCall | tuple[str, str, str]]) -> list[None]:
         """Remember that devices called, and what they told; the last word of one counts."""
@@ -484,15 +432,7 @@ class Store(RollOutStore):
 
     def devices(self, *, after: str = "", limit: int | None = None) -> list[DeviceRecord]:
         """Return devices that ever called, in order of their ids: those behind an id, at most so many."""
-        query = sa.select(DEVICES).where(DEVICES.c.device_id > after).order_by(DEVICES.c.device_id).limit(limit)
-        with self._transaction() as db:
-            rows = db.execute(query)
-            return [DeviceRecord(**row._mapping) for row in rows]
-
-    def _log(
-        self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
-    ) -> None:
-        AUDIT.append(db, at_ms=self._clock.now_ms(), actor=actor, action=action, subject=subject, detail=detail)
+        return self._find(DEVICE_ROWS, DEVICES.c.device_id > after, order=DEVICES.c.device_id, limit=limit)
 
     def log(self, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None) -> Anchor:
         """Return the place of a new entry of the audit log, for a deed that has no transaction of its own."""
@@ -532,11 +472,6 @@ def _found(row: T | None, kind: str, name: str) -> T:
     return row
 
 
-def _values(record: Any) -> dict[str, Any]:
-    """Return a flat record's fields as column values."""
-    return {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-
-
 def _graphs_of(row: Any) -> tuple[BundleFile, ...]:
     return listed_by(row.manifest_json).extras
 
@@ -565,60 +500,28 @@ def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[boo
 
 
 def _model_of(db: sa.Connection, model_id: str) -> ModelRecord | None:
-    row = db.execute(sa.select(MODELS).where(MODELS.c.model_id == model_id)).first()
-    return None if row is None else _model(row)
+    return MODEL_ROWS.first(db, MODELS.c.model_id == model_id)
 
 
 def _keep_model(db: sa.Connection, model: ModelRecord) -> None:
     """Keep a model; one that is there already stays as it is, unless its blobs were given up and are back now."""
     kept = _model_of(db, model.model_id)
     if kept is None:
-        db.execute(sa.insert(MODELS).values(**_model_values(model)))
+        MODEL_ROWS.add(db, model)
     elif kept.removed_ms is not None:
         theirs = MODELS.c.model_id == model.model_id
-        db.execute(sa.update(MODELS).where(theirs).values(**_model_values(model)))
+        db.execute(sa.update(MODELS).where(theirs).values(**MODEL_ROWS.values(model)))
 
 
-def _model_values(model: ModelRecord) -> dict[str, Any]:
-    values = _values(model)
-    for name in _MODEL_BLOBS:
-        blob = values.pop(name)
-        values |= {f"{name}_sha256": blob.sha256 if blob else None, f"{name}_bytes": blob.size_bytes if blob else None}
-    return values
-
-
-def _model(row: sa.Row[Any]) -> ModelRecord:
-    values = dict(row._mapping)
-    for name in _MODEL_BLOBS:
-        sha256, size_bytes = values.pop(f"{name}_sha256"), values.pop(f"{name}_bytes")
-        values[name] = BlobId(sha256, size_bytes) if sha256 else None
-    return ModelRecord(**values)
-
-
-def _task_values(task: TaskRecord) -> dict[str, Any]:
-    return {**_values(task), "state": task.state.value, "reason": task.reason[:_MAX_REASON]}
-
-
-def _task(row: sa.Row[Any]) -> TaskRecord:
-    return TaskRecord(**{**row._mapping, "state": TaskState(row.state)})
+def _cut(task: TaskRecord) -> TaskRecord:
+    """Return a task whose reason fits its column."""
+    return dataclasses.replace(task, reason=task.reason[:MAX_REASON])
 
 
 def _update_task(db: sa.Connection, task: TaskRecord) -> None:
-    update = sa.update(TASKS).where(TASKS.c.task_id == task.task_id).values(**_task_values(task))
+    update = sa.update(TASKS).where(TASKS.c.task_id == task.task_id).values(**TASK_ROWS.values(_cut(task)))
     if db.execute(update).rowcount != 1:
         raise NotFoundError(f"there is no task {task.task_id}; list the tasks to see which there are")
-
-
-def _round_values(record: RoundRecord) -> dict[str, Any]:
-    values = _values(record)
-    metrics_json = json.dumps(dict(values.pop("metrics")), allow_nan=False)
-    return {**values, "stage": record.stage.value, "duty": record.duty.value, "metrics_json": metrics_json}
-
-
-def _round(row: sa.Row[Any]) -> RoundRecord:
-    values = dict(row._mapping)
-    metrics = json.loads(values.pop("metrics_json"))
-    return RoundRecord(**{**values, "stage": Stage(row.stage), "duty": Role(row.duty), "metrics": metrics})
 
 
 def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> RoundRecord:
@@ -627,7 +530,7 @@ def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> Round
         before,
         stage=state.stage,
         deadline_ms=to_ms(state.deadline) if math.isfinite(state.deadline) else None,
-        reason=state.reason[:_MAX_REASON],
+        reason=state.reason[:MAX_REASON],
         model_id=change.model.model_id if change.model is not None else before.model_id,
         num_selected=len(state.participants),
         num_trained=max(before.num_trained, len(state.devices(*REPORTED))),
@@ -657,11 +560,6 @@ def _round_detail(after: RoundRecord, change: RoundChange) -> dict[str, object]:
 
 def _is_upload(round_id: int, device_id: str) -> sa.ColumnElement[bool]:
     return sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id == device_id)
-
-
-def _upload_of(db: sa.Connection, round_id: int, device_id: str) -> UploadRecord | None:
-    row = db.execute(sa.select(UPLOADS).where(_is_upload(round_id, device_id))).first()
-    return None if row is None else _upload(row)
 
 
 def _upload(row: sa.Row[Any]) -> UploadRecord:

@@ -210,7 +210,7 @@ ROUNDS: Final = Table(
 )
 """Attempts of rounds. `version` grows with every change, so that two writers cannot overwrite each other.
 
-A round with validators has attempts of two duties: once one of "train" has closed, those of "validate" follow.
+A round with validators has attempts of two roles (`duty`): once one of "train" has closed, those of "validate" follow.
 `base_version` is how many rounds of the task had closed when the attempt's devices were chosen.
 """
 

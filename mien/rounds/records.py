@@ -119,7 +119,7 @@ class RoundRecord:
     metrics: Mapping[str, float] = field(default_factory=dict)
     ended_ms: int | None = None
     version: int = 1
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
     base_version: int = 0
 
     @property

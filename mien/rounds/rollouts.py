@@ -213,7 +213,7 @@ def in_short(found: FleetFigures) -> dict[str, float]:
             "tar_drop_low": found.tar_drop.low,
             "tar_drop_high": found.tar_drop.high,
         }
-    return {name: float(value) for name, value in told.items()}
+    return {name: float(value) for name, value in sorted(told.items())}
 
 
 def cut(reason: str) -> str:

@@ -56,13 +56,13 @@ def after_round(spec: TaskSpec, task: TaskRecord, candidate: CandidateRecord | N
     return task.ended(TaskState.DONE, "", now_ms) if task.rounds_closed >= spec.rounds else task
 
 
-def after_abort(task: TaskRecord, reason: str, *, duty: Role, max_aborted: int) -> TaskRecord:
+def after_abort(task: TaskRecord, reason: str, *, role: Role, max_aborted: int) -> TaskRecord:
     """Return a task after an attempt was aborted: paused, with the reason, after `max_aborted` of them in a row."""
     aborted = task.aborted_in_a_row + 1
     task = replace(task, aborted_in_a_row=aborted)
     if aborted < max_aborted or task.state is not TaskState.RUNNING:
         return task
-    whose = "" if duty is Role.TRAIN else " of validators"
+    whose = "" if role is Role.TRAIN else " of validators"
     text = f"{aborted} attempts{whose} in a row were aborted, the last because {reason}; mend that, then task resume"
     return replace(task, state=TaskState.PAUSED, reason=text)
 

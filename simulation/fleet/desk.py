@@ -217,7 +217,7 @@ class Desk:
             task = replace(self.record, rounds_closed=self.record.rounds_closed + 1, aborted_in_a_row=0)
             self._rules.record = verdicts.after_round(self.task, task, None, round(now * 1000))
         elif not any(isinstance(event, Cancelled) for event in events):
-            after = verdicts.after_abort(self.record, state.reason, duty=Role.TRAIN, max_aborted=self._max_aborted)
+            after = verdicts.after_abort(self.record, state.reason, role=Role.TRAIN, max_aborted=self._max_aborted)
             self._rules.record = after
 
     def _advance(self, attempt: DeskAttempt, event: Event, now: float) -> Transition:

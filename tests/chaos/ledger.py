@@ -218,7 +218,7 @@ class Auditor:
                 in_ledger = opened[record.round, record.attempt]
                 if in_ledger > 1 or (record.stage is Stage.CLOSED and in_ledger != 1):
                     self._accuse(self.wrong, f"the privacy ledger has {subject} {in_ledger} times")
-            store.privacy(lambda db, name=progress.task.population: account.verify_chain(db, name))  # type: ignore[misc]
+            store.privacy(lambda db, name=progress.task.population: account.load(db, name))  # type: ignore[misc]
             if store.task(task_id).model_id != progress.model_ids[-1]:
                 self._accuse(self.wrong, f"the task {progress.task.name} does not stand at its last round's model")
 

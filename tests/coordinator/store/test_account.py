@@ -91,7 +91,7 @@ def store(path: Path) -> Iterator[Store]:
 def test_an_event_outlives_the_process(store: Store, path: Path) -> None:
     record(store, opening(1))
     record(store, opening(2))
-    head = store.privacy(lambda db: account.verify_chain(db, "default"))
+    head = store.privacy(lambda db: account.load(db, "default")).head
     store.close()
     again = Store.open(sqlite_url(path), Clock())
     ledger = again.privacy(lambda db: account.load(db, "default"))
@@ -187,7 +187,7 @@ def test_a_changed_database_stops_its_population(store: Store) -> None:
         sa.delete(PRIVACY_EVENTS).where(second),
     ):
         tamper(store, statement)
-        for refused in (account.verify_chain, lambda db, name: account.before_attempt(db, name, opening(4))):
+        for refused in (account.load, lambda db, name: account.before_attempt(db, name, opening(4))):
             with pytest.raises(CorruptDataError, match="open no more sums"):
                 store.privacy(lambda db, call=refused: call(db, "default"))
         (found,) = store.privacy(report)
@@ -196,7 +196,7 @@ def test_a_changed_database_stops_its_population(store: Store) -> None:
         values = {column: getattr(row, column) for column in ("event_json", "attempt")}
         if not isinstance(statement, sa.Delete):
             tamper(store, sa.update(PRIVACY_EVENTS).where(second).values(**values))
-            store.privacy(lambda db: account.verify_chain(db, "default"))
+            store.privacy(lambda db: account.load(db, "default"))
 
 
 def test_the_report_says_what_is_spent_by_task_and_round(store: Store) -> None:

@@ -7,18 +7,34 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 
 from coordinator.store.store import Store
+from coordinator.store.tables import PARTICIPANTS
 from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import RoundState, Step
-from mien.rounds.records import DeviceCall, ModelRecord, RoundChange, TaskRecord, TaskState
+from mien.rounds.records import (
+    DeviceCall,
+    ModelRecord,
+    RoundChange,
+    RoundRecord,
+    TaskRecord,
+    TaskState,
+    UploadRecord,
+)
 from mien.shell.clock import Clock
 
 
 def model(name: str, *, population: str | None = None) -> ModelRecord:
     model_id = name * 64
     return ModelRecord(model_id, b"{}", "1" * 64, BlobId(name * 64, 400), 1000, population=population)
+
+
+def announced(store: Store, opened: RoundRecord, blob: BlobId) -> UploadRecord:
+    """Return the upload of device d1 as it is kept once these bytes were announced."""
+    (kept,) = store.announce_uploads([UploadRecord(opened.id, "d1", blob, is_committed=False)])
+    return kept
 
 
 def task(task_id: str = "t1", *, population: str = "default", token: str = "one") -> TaskRecord:
@@ -108,10 +124,11 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     assert store.participants(opened.id) == steps
 
     blob = BlobId("e" * 64, 800)
-    assert not store.announce_upload(opened.id, "d1", blob).is_committed
-    store.announce_upload(opened.id, "d1", blob)
+    assert not announced(store, opened, blob).agreeing(blob).is_committed
+    announced(store, opened, blob).agreeing(blob)
+    other = BlobId("f" * 64, 800)
     with pytest.raises(ReplayError):
-        store.announce_upload(opened.id, "d1", BlobId("f" * 64, 800))
+        announced(store, opened, other).agreeing(other)
 
     steps = {"d1": Step.UPLOADED, "d2": Step.LEFT}
     closing = RoundState(Stage.CLOSING, math.inf, {}, steps)
@@ -119,7 +136,8 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
         RoundChange(saved, closing, steps=steps, error_codes={"d2": "non_finite"}, committed=("d1",))
     )
     assert (saved.num_reports, saved.upload_bytes, saved.deadline_ms) == (1, 800, None)
-    assert store.error_codes(opened.id) == {"d2": "non_finite"}
+    codes = sa.select(PARTICIPANTS.c.device_id, PARTICIPANTS.c.error_code).order_by(PARTICIPANTS.c.device_id)
+    assert store.privacy(lambda db: db.execute(codes).all()) == [("d1", ""), ("d2", "non_finite")]
     assert {device: upload.blob for device, upload in store.uploads(opened.id).items()} == {"d1": blob}
 
     made = replace(model("b"), parent_model_id="a" * 64, task_id="t1", round=1)
@@ -169,9 +187,9 @@ def test_a_transition_is_whole_or_absent(store: Store) -> None:
 
 def test_a_damaged_upload_may_be_sent_again_but_not_a_counted_one(store: Store) -> None:
     opened = store.open_attempt(store.add_task(task()), round_number=1, attempt=1, deadline=1.0)
-    store.announce_upload(opened.id, "d1", BlobId("e" * 64, 800))
+    announced(store, opened, BlobId("e" * 64, 800))
     store.forget_upload(opened.id, "d1")
-    store.announce_upload(opened.id, "d1", BlobId("f" * 64, 800))
+    assert announced(store, opened, BlobId("f" * 64, 800)).blob == BlobId("f" * 64, 800)
     state = RoundState(Stage.UPLOAD, 9.0, {}, {"d1": Step.UPLOADED})
     store.save_round(RoundChange(opened, state, steps=state.participants, committed=("d1",)))
     store.forget_upload(opened.id, "d1")
@@ -181,8 +199,8 @@ def test_a_damaged_upload_may_be_sent_again_but_not_a_counted_one(store: Store) 
 
 
 def test_devices_and_settings_are_remembered(store: Store) -> None:
-    store.saw_device("d1", "default", "first")
-    store.saw_device("d1", "default", "second")
+    store.saw_devices([("d1", "default", "first")])
+    store.saw_devices([("d1", "default", "second")])
     (device,) = store.devices()
     assert (device.device_id, device.software) == ("d1", "second")
     assert device.first_seen_ms <= device.last_seen_ms

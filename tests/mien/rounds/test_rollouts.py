@@ -181,10 +181,10 @@ class TestInTheStore:
             store.roll_back(None, actor="bob")
             assert store.active_roll_outs() == []
         else:
-            before = store.last_release()
+            before = store.newest_release()
             with pytest.raises(ConfigError, match="being rolled out already"):
                 started(store, spec=replace(STAGES, population=second))
-            assert (store.active_roll_outs(), store.last_release()) == ([made], before)
+            assert (store.active_roll_outs(), store.newest_release()) == ([made], before)
             store.move_roll_out(made, Move(replace(made, state=RollOutState.STOPPED)), actor="bob")
         again = started(store, spec=replace(STAGES, population=second))
         store.move_roll_out(again, answered(again, FIGURES, ("worse",)), actor="system:coordinator")

@@ -42,9 +42,9 @@ class TestAfterAnAbort:
     def test_a_task_goes_on_until_too_many_in_a_row(self) -> None:
         task = replace(TASK, state=TaskState.RUNNING)
         for count in (1, 2):
-            task = after_abort(task, "nobody came", duty=Role.TRAIN, max_aborted=3)
+            task = after_abort(task, "nobody came", role=Role.TRAIN, max_aborted=3)
             assert (task.state, task.aborted_in_a_row, task.reason) == (TaskState.RUNNING, count, "")
-        task = after_abort(task, "nobody came", duty=Role.VALIDATE, max_aborted=3)
+        task = after_abort(task, "nobody came", role=Role.VALIDATE, max_aborted=3)
         assert task.state is TaskState.PAUSED
         assert task.reason == (
             "3 attempts of validators in a row were aborted, the last because nobody came; mend that, then task resume"
@@ -52,7 +52,7 @@ class TestAfterAnAbort:
 
     def test_a_task_that_is_over_or_paused_stays_so(self) -> None:
         paused = replace(TASK, state=TaskState.PAUSED, reason="by alice", aborted_in_a_row=9)
-        after = after_abort(paused, "nobody came", duty=Role.TRAIN, max_aborted=3)
+        after = after_abort(paused, "nobody came", role=Role.TRAIN, max_aborted=3)
         assert (after.state, after.reason, after.aborted_in_a_row) == (TaskState.PAUSED, "by alice", 10)
 
 
