@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState
-from coordinator.dashboard.views.common import task_names
+from coordinator.dashboard.views.common import listed, task_names
 from coordinator.dashboard.words import detail_words, subject_words, who
 from coordinator.store.tables import AUDIT
 from mien.format import count, moment
@@ -134,18 +134,13 @@ def _subject(entry: Entry, names: Mapping[str, str]) -> Cell:
 
 
 def _sign_ins(entries: Sequence[Entry]) -> Section:
-    if not entries:
-        return Empty("sign-ins", "Sign-ins to this dashboard", "Nobody has signed in yet.")
     words = {"sign_in": "signed in", "sign_out": "signed out", "refused": "was refused", "locked": "was locked out"}
-    rows = tuple(
-        (
-            moment(entry.at_ms),
-            entry.actor,
-            words.get(entry.action.removeprefix("dashboard."), entry.action.removeprefix("dashboard.")),
-            entry.subject,
-        )
-        for entry in entries
-    )
+    deeds = [entry.action.removeprefix("dashboard.") for entry in entries]
+    rows = [
+        (moment(entry.at_ms), entry.actor, words.get(deed, deed), entry.subject)
+        for entry, deed in zip(entries, deeds, strict=True)
+    ]
     heads = columns("When (UTC)", "Who", "What", "From")
     note = "They stand in a chain of the dashboard's own, for it may not write to the coordinator's."
-    return Table("sign-ins", "Sign-ins to this dashboard", "The newest sign-ins, the newest first", heads, rows, note)
+    caption, nothing = "The newest sign-ins, the newest first", "Nobody has signed in yet."
+    return listed("sign-ins", "Sign-ins to this dashboard", caption, heads, rows, nothing, note=note)

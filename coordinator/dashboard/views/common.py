@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -14,7 +14,7 @@ from mien.protocol.canonical import parse_json
 from mien.protocol.rounds import BlobId
 from mien.rounds.records import ModelRecord
 from mien.rounds.releases import Standing, standings
-from mien.shell.pages import Cell
+from mien.shell.pages import Cell, Cells, Column, Empty, Table
 
 Row = sa.Row[Any]
 
@@ -22,14 +22,39 @@ MAX_ROWS: Final = 200
 """Most rows of a table that is not paged."""
 
 
+def listed(
+    anchor: str,
+    title: str,
+    caption: str,
+    heads: tuple[Column, ...],
+    rows: Iterable[Cells],
+    nothing: str,
+    *commands: str,
+    note: str = "",
+) -> Table | Empty:
+    """Return rows as a table; without one why there is `nothing` yet, and the commands that change that."""
+    found = tuple(rows)
+    return Table(anchor, title, caption, heads, found, note) if found else Empty(anchor, title, nothing, commands)
+
+
 def task_names(db: sa.Connection) -> dict[str, str]:
     """Return the tasks' names by id."""
     return {row.task_id: row.name for row in db.execute(sa.select(TASKS.c.task_id, TASKS.c.name))}
 
 
-def model_link(model_id: str | None) -> Cell:
+def model_link(model_id: str | None, note: str = "") -> Cell:
     """Return a model's id, which leads to its page."""
-    return Cell("–") if model_id is None else Cell(short(model_id), href=f"/models/{model_id}", is_code=True)
+    return Cell("–") if model_id is None else Cell(short(model_id), f"/models/{model_id}", is_code=True, note=note)
+
+
+def task_link(names: Mapping[str, str], task_id: str, round_number: int) -> Cell:
+    """Return the name of a task with a round of it, which leads to the task's page."""
+    return Cell(names.get(task_id, short(task_id)), href=f"/tasks/{task_id}", note=f"round {round_number}")
+
+
+def attempt_page(row: Row) -> str:
+    """Return the address of an attempt's page."""
+    return f"/tasks/{row.task_id}/rounds/{row.round}/{row.attempt}"
 
 
 def offered_models(db: sa.Connection) -> list[Row]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
+from coordinator.dashboard.views.common import listed
 from coordinator.dashboard.words import ago
 from coordinator.store.tables import DEVICES
 from mien.format import count
@@ -84,14 +85,7 @@ def read(db: sa.Connection, now_ms: int) -> Fleet:
 
 def population_table(fleet: Fleet) -> Table | Empty:
     """Return the populations, or how the first phone is invited."""
-    if not fleet.populations:
-        return Empty(
-            "phones",
-            "Phones",
-            "No phone has called yet. An invite is a QR code that a person scans once.",
-            ('mien-coordinator device invite --note "Alice\'s phone"',),
-        )
-    rows = tuple(
+    rows = (
         (
             each.name,
             Cell(count(each.known), note=f"{count(each.staying_out)} left out" if each.staying_out else ""),
@@ -102,7 +96,9 @@ def population_table(fleet: Fleet) -> Table | Empty:
         for each in fleet.populations
     )
     heads = columns("Population", "#Known", "#In a day", "#In a week", "Last seen")
-    return Table("phones", "Phones", "Phones by population", heads, rows, note=_software(fleet.software))
+    nothing = "No phone has called yet. An invite is a QR code that a person scans once."
+    command, note = 'mien-coordinator device invite --note "Alice\'s phone"', _software(fleet.software)
+    return listed("phones", "Phones", "Phones by population", heads, rows, nothing, command, note=note)
 
 
 def hours_figure(fleet: Fleet) -> Figure:

@@ -10,9 +10,11 @@ from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
     evaluations,
+    listed,
     model_link,
     model_standings,
     offered_models,
+    task_link,
     task_names,
 )
 from coordinator.dashboard.views.measured import Compared, Judged, Measured, Monitors, judged, measured
@@ -83,9 +85,6 @@ def _compared(releases: Sequence[ReleaseRecord], models: Sequence[Row]) -> list[
 
 
 def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
-    if not releases:
-        told = "No model is released, so phones verify with none."
-        return Empty("in-force", "In force", told, ("mien-coordinator model release ID",))
     rows = []
     for population in sorted({release.population for release in releases}, key=lambda name: name or ""):
         history = [release for release in releases if release.population in (None, population)]
@@ -102,49 +101,43 @@ def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
                 )
             )
     heads = columns("Phones of", "Model", "Share of phones", "State", "Since")
-    return Table("in-force", "In force", "The models that phones get now", heads, tuple(rows))
+    nothing, command = "No model is released, so phones verify with none.", "mien-coordinator model release ID"
+    return listed("in-force", "In force", "The models that phones get now", heads, rows, nothing, command)
 
 
 def _history(releases: Sequence[tuple[int, ReleaseRecord]], now_ms: int) -> Section:
-    rows = tuple(
+    rows = (
         (
             str(number),
             model_link(release.model_id),
-            Cell(
-                "rolled back to" if release.is_rollback else "released", tone="warn" if release.is_rollback else "plain"
-            ),
+            Cell("rolled back to", tone="warn") if release.is_rollback else Cell("released", tone="plain"),
             percent(release.share, 0),
             release.population or "all",
             Cell(ago(release.released_ms, now_ms), note=f"{moment(release.released_ms)} by {release.released_by}"),
         )
         for number, release in releases[::-1][:MAX_ROWS]
     )
-    if not rows:
-        return Empty(
-            "history", "History of releases", "Nothing was released yet.", ("mien-coordinator model release ID",)
-        )
     heads = columns("Release", "Model", "What", "#Share", "Population", "When")
-    return Table("history", "History of releases", "Releases and roll-backs, the newest first", heads, rows)
+    caption, nothing = "Releases and roll-backs, the newest first", "Nothing was released yet."
+    command = "mien-coordinator model release ID"
+    return listed("history", "History of releases", caption, heads, rows, nothing, command)
 
 
 def _verdicts(db: sa.Connection, now_ms: int) -> Section:
     names = task_names(db)
-    rows = tuple(
+    rows = (
         (
             model_link(each.model_id),
             verdict_cell(each.state.value, each.reason),
-            Cell(
-                names.get(each.task_id, short(each.task_id)), href=f"/tasks/{each.task_id}", note=f"round {each.round}"
-            ),
+            task_link(names, each.task_id, each.round),
             ago(each.decided_ms or each.offered_ms, now_ms),
         )
         for each in all_candidates(db)[::-1][:MAX_ROWS]
     )
-    if not rows:
-        told = "No candidate yet. With evaluation_sets in coordinator.toml, gates judge each task's candidates."
-        return Empty("gates", "Verdicts of the gates", told)
     heads = columns("Candidate", "Verdict", "Task", "When")
-    return Table("gates", "Verdicts of the gates", "What the gates said of candidates, the newest first", heads, rows)
+    caption = "What the gates said of candidates, the newest first"
+    nothing = "No candidate yet. With evaluation_sets in coordinator.toml, gates judge each task's candidates."
+    return listed("gates", "Verdicts of the gates", caption, heads, rows, nothing)
 
 
 def _all(models: Sequence[Row], standings: Mapping[str, Standing], now_ms: int) -> Table:
@@ -210,10 +203,7 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
 
 
 def _facts(db: sa.Connection, row: Row, spec: ModelSpec, standing: Standing) -> Facts:
-    names = task_names(db)
-    made = Cell("imported")
-    if row.task_id is not None:
-        made = Cell(names.get(row.task_id, row.task_id), href=f"/tasks/{row.task_id}", note=f"round {row.round}")
+    made = Cell("imported") if row.task_id is None else task_link(task_names(db), row.task_id, row.round)
     items = (
         ("Id", Cell(row.model_id, is_code=True)),
         ("State", _state_cell(standing)),
@@ -232,11 +222,7 @@ def _facts(db: sa.Connection, row: Row, spec: ModelSpec, standing: Standing) -> 
 
 
 def _thresholds(spec: ModelSpec, model_id: str) -> Section:
-    if not spec.thresholds:
-        told = "It has no threshold, so phones that have it decide nothing until their owner gives one by hand."
-        command = f"mien-coordinator model evaluate {short(model_id)} --data ./public --keep-thresholds"
-        return Empty("thresholds", "Thresholds", told, (command,))
-    rows = tuple(
+    rows = (
         (
             rate(float(f"{each.fmr:.2g}")),
             score(each.value),
@@ -249,14 +235,14 @@ def _thresholds(spec: ModelSpec, model_id: str) -> Section:
     )
     heads = columns("At FMR", "#Threshold", "Measured on", "#Mated", "#Non-mated", "Date")
     note = "A phone accepts from this cosine on. Each FMR was measured with at least 30 false matches to be expected."
-    return Table("thresholds", "Thresholds", "Thresholds with where they come from", heads, rows, note)
+    nothing = "It has no threshold, so phones that have it decide nothing until their owner gives one by hand."
+    command = f"mien-coordinator model evaluate {short(model_id)} --data ./public --keep-thresholds"
+    caption = "Thresholds with where they come from"
+    return listed("thresholds", "Thresholds", caption, heads, rows, nothing, command, note=note)
 
 
 def _measurements(records: Sequence[Measured], now_ms: int, model_id: str) -> Table | Empty:
-    if not records:
-        command = f"mien-coordinator model evaluate {short(model_id)} --data ./public"
-        return Empty("measurements", "Measurements", "It was not measured yet.", (command,))
-    rows = tuple(
+    rows = (
         (
             Cell(record.dataset, note=record.protocol),
             _result(record),
@@ -267,7 +253,9 @@ def _measurements(records: Sequence[Measured], now_ms: int, model_id: str) -> Ta
         for record in reversed(records)
     )
     heads = columns("Data set", "Result", "#Mated / non-mated", "#No face found", "When")
-    return Table("measurements", "Measurements", "Measurements of this model, the newest first", heads, rows)
+    caption, nothing = "Measurements of this model, the newest first", "It was not measured yet."
+    command = f"mien-coordinator model evaluate {short(model_id)} --data ./public"
+    return listed("measurements", "Measurements", caption, heads, rows, nothing, command)
 
 
 def _result(record: Measured) -> str:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
-from coordinator.dashboard.views.common import Row, model_link, task_names
+from coordinator.dashboard.views.common import Row, attempt_page, listed, model_link, task_names
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
@@ -19,7 +19,7 @@ from mien.format import count, moment, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.rounds.releases import in_force
-from mien.shell.pages import Alerts, Cell, Cells, Columns, Empty, Page, Section, Table, Tile, Tiles, columns
+from mien.shell.pages import Alerts, Cell, Cells, Columns, Page, Section, Tile, Tiles, columns
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8
@@ -32,7 +32,7 @@ def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Pa
     sections: list[Section] = [
         Alerts("alerts", "Needs your attention", tuple(found), all_well),
         _tiles(db, fleet, situation),
-        _running(db, situation.now_ms),
+        _running(db),
         Columns("fleet", "Fleet", (fleets.population_table(fleet), fleets.hours_figure(fleet))),
         *replica_table(db, situation.now_ms),
         _latest(db, situation.now_ms),
@@ -85,22 +85,17 @@ def _lately(fleet: fleets.Fleet) -> str:
     return f"{count(fleet.day)} called within a day{stay_out}"
 
 
-def _running(db: sa.Connection, now_ms: int) -> Section:
+def _running(db: sa.Connection) -> Section:
     wanted = sa.select(TASKS).where(TASKS.c.state.in_(_GOING_ON)).order_by(TASKS.c.created_ms.desc())
-    tasks = list(db.execute(wanted))
-    if not tasks:
-        return Empty(
-            "running",
-            "Tasks under way",
-            "No task is under way. A task is a TOML file that names a method and how many rounds.",
-            ("mien-coordinator task submit spring.toml",),
-        )
-    rows = tuple(_task_row(db, task, now_ms) for task in tasks)
+    rows = [_task_row(db, task) for task in db.execute(wanted).all()]
     heads = columns("Task", "State", "Round", "Progress", "Model")
-    return Table("running", "Tasks under way", "Tasks that are running, checked by their gates, or paused", heads, rows)
+    caption = "Tasks that are running, checked by their gates, or paused"
+    nothing = "No task is under way. A task is a TOML file that names a method and how many rounds."
+    command = "mien-coordinator task submit spring.toml"
+    return listed("running", "Tasks under way", caption, heads, rows, nothing, command)
 
 
-def _task_row(db: sa.Connection, task: Row, now_ms: int) -> Cells:
+def _task_row(db: sa.Connection, task: Row) -> Cells:
     spec = task_from_json(task.task_json)
     newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task.task_id).order_by(ROUNDS.c.id.desc()).limit(1)
     attempt = db.execute(newest).first()
@@ -108,7 +103,7 @@ def _task_row(db: sa.Connection, task: Row, now_ms: int) -> Cells:
     if attempt is not None:
         stage = stage_badge(attempt.stage)
         place = f"round {attempt.round}, attempt {attempt.attempt}"
-        at = Cell(stage.text, f"/tasks/{task.task_id}/rounds/{attempt.round}/{attempt.attempt}", stage.tone, note=place)
+        at = Cell(stage.text, attempt_page(attempt), stage.tone, note=place)
     return (
         Cell(task.name, href=f"/tasks/{task.task_id}", note=f"{spec.method}, population {task.population}"),
         task_badge(task.state),
@@ -120,11 +115,10 @@ def _task_row(db: sa.Connection, task: Row, now_ms: int) -> Cells:
 
 def _latest(db: sa.Connection, now_ms: int) -> Section:
     entries, names = latest_entries(db, _LATEST), task_names(db)
-    if not entries:
-        return Empty("latest", "What happened last", "Nothing yet.", ("mien-coordinator serve",))
-    rows = tuple((Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), told(entry, names)) for entry in entries)
-    return Table("latest", "What happened last", "The newest noteworthy entries of the audit log",
-                 columns("When", "What"), rows, note="All of it is in the audit log.")  # fmt: skip
+    rows = [(Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), told(entry, names)) for entry in entries]
+    heads, caption = columns("When", "What"), "The newest noteworthy entries of the audit log"
+    note, command = "All of it is in the audit log.", "mien-coordinator serve"
+    return listed("latest", "What happened last", caption, heads, rows, "Nothing yet.", command, note=note)
 
 
 def latest_entries(db: sa.Connection, limit: int, *, after: int = 0) -> Sequence[Entry]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coordinator.dashboard.views.common import listed
 from coordinator.dashboard.words import short
 from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
 from mien.format import count, percent
@@ -66,14 +67,13 @@ def _populations(reports: Sequence[PopulationReport]) -> Table:
 
 
 def _budgets(reports: Sequence[PopulationReport]) -> Section:
-    rows = tuple((each.population, *_budget(budget)) for each in reports for budget in each.budgets)
-    if not rows:
-        told = "No task promised differential privacy, so there is no budget: a sum may tell something of one phone."
-        return Empty("budgets", "Budgets", told)
+    rows = ((each.population, *_budget(budget)) for each in reports for budget in each.budgets)
+    nothing = "No task promised differential privacy, so there is no budget: a sum may tell something of one phone."
     heads = columns("Population", "Spent of the budget", "#ε spent", "#ε budget", "#δ", "#ε, tighter (PLD)",
                     "#ε, replacing")  # fmt: skip
     note = "ε by Rényi accounting is what the ledger enforces. Against replacing a phone's data it is larger."
-    return Table("budgets", "Budgets", "Budgets in force and what is spent of them", heads, rows, note)
+    caption = "Budgets in force and what is spent of them"
+    return listed("budgets", "Budgets", caption, heads, rows, nothing, note=note)
 
 
 def _budget(budget: BudgetReport) -> Cells:
@@ -125,12 +125,11 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
 
 
 def _tasks(reports: Sequence[PopulationReport]) -> Section:
-    rows = tuple((each.population, *_task(task)) for each in reports for task in each.tasks)
-    if not rows:
-        return Empty("tasks", "By task", "No task has opened a sum.")
+    rows = ((each.population, *_task(task)) for each in reports for task in each.tasks)
     heads = columns("Population", "Task", "Noise", "#Sums", "#ε by itself", "#One phone was in", "#Cap")
     note = "A phone is in at most so many of a task's sums as its cap says: the coordinator and the phone both count."
-    return Table("tasks", "By task", "What each task's sums cost", heads, rows, note)
+    nothing = "No task has opened a sum."
+    return listed("tasks", "By task", "What each task's sums cost", heads, rows, nothing, note=note)
 
 
 def _task(task: TaskReport) -> Cells:

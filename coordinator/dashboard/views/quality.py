@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from coordinator.dashboard.views.common import model_link
 from coordinator.dashboard.views.measured import Measured
-from coordinator.dashboard.words import rate, short
+from coordinator.dashboard.words import rate
 from mien.format import count, moment, percent, score
 from mien.rounds.records import ReleaseRecord
 from mien.shell.pages import NOTHING, Cell, Chart, Figure, Series, Table, charts, columns
@@ -66,8 +67,7 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
     rows = tuple(
         (
             Cell(str(number), note=moment(release.released_ms)[:10]),
-            Cell(short(release.model_id), href=f"/models/{release.model_id}", is_code=True,
-                 note="rolled back to" if release.is_rollback else ""),
+            model_link(release.model_id, "rolled back to" if release.is_rollback else ""),
             *(percent(tar[target]) if target in tar else NOTHING for target in targets),
         )
         for (number, release, _), tar in zip(measured, tars, strict=True)
@@ -129,10 +129,7 @@ def monitor_figure(
     values = [value for _, value in measured]
     series = Series(title, tuple((float(n), value) for n, value in enumerate(values, 1)))
     chart = Chart((series,), charts.whole_numbers(1, len(values)), charts.linear(values, zero=zero), "model")
-    rows = tuple(
-        (str(n), Cell(short(model_id), href=f"/models/{model_id}", is_code=True), f"{value:.3f}")
-        for n, (model_id, value) in enumerate(measured, 1)
-    )
+    rows = tuple((str(n), model_link(model_id), f"{value:.3f}") for n, (model_id, value) in enumerate(measured, 1))
     return Figure(
         anchor, title, (chart,), words,
         f"{title} went from {values[0]:.3f} to {values[-1]:.3f} over {len(values)} models.",

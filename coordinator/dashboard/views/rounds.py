@@ -7,7 +7,7 @@ from collections import Counter
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.views.common import Row, model_link
+from coordinator.dashboard.views.common import Row, attempt_page, model_link
 from coordinator.dashboard.views.tasks import find_task, metric_words
 from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
@@ -155,7 +155,7 @@ def _attempts(db: sa.Connection, row: Row, now_ms: int) -> list[Section]:
         return []
     rows = tuple(
         (
-            Cell(f"Attempt {each.attempt}", href=f"/tasks/{row.task_id}/rounds/{row.round}/{each.attempt}",
+            Cell(f"Attempt {each.attempt}", href=attempt_page(each),
                  note="this page" if each.attempt == row.attempt else ""),
             stage_badge(each.stage, each.reason),
             count(each.num_reports),

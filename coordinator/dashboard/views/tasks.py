@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
+from coordinator.dashboard.views.common import MAX_ROWS, Row, attempt_page, listed, model_link
 from coordinator.dashboard.words import ago, lasting, since, stage_badge, task_badge
 from coordinator.operator.disclosure import disclosures
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
@@ -22,7 +22,6 @@ from mien.shell.pages import (
     Cells,
     Chart,
     Columns,
-    Empty,
     Facts,
     Figure,
     Page,
@@ -42,15 +41,13 @@ def task_list(db: sa.Connection, now_ms: int) -> Page:
     """Return all tasks, newest first."""
     rows = list(db.execute(sa.select(TASKS).order_by(TASKS.c.created_ms.desc()).limit(MAX_ROWS + 1)))
     lede = "A task is what phones are asked to train, over so many rounds."
-    if not rows:
-        told = "No task yet. Write a TOML file with a name, a method and a number of rounds, then submit it."
-        empty = Empty("tasks", "All tasks", told, ("mien-coordinator task submit spring.toml",))
-        return Page("tasks", "Tasks", lede, (empty,))
-    shown = tuple(_row(row, now_ms) for row in rows[:MAX_ROWS])
+    command = "mien-coordinator task submit spring.toml"
     note = f"The newest {MAX_ROWS}; mien-coordinator task list has all." if len(rows) > MAX_ROWS else ""
     heads = columns("Task", "State", "Progress", "Method", "Population", "Submitted", "Model")
-    table = Table("tasks", "All tasks", "Tasks, the newest first", heads, shown, note=note)
-    return Page("tasks", "Tasks", lede, (table,), commands=("mien-coordinator task submit spring.toml",))
+    shown = [_row(row, now_ms) for row in rows[:MAX_ROWS]]
+    nothing = "No task yet. Write a TOML file with a name, a method and a number of rounds, then submit it."
+    table = listed("tasks", "All tasks", "Tasks, the newest first", heads, shown, nothing, command, note=note)
+    return Page("tasks", "Tasks", lede, (table,), commands=(command,) if rows else ())
 
 
 def _row(row: Row, now_ms: int) -> Cells:
@@ -84,7 +81,7 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
     row = find_task(db, task_id)
     spec = task_from_json(row.task_json)
     attempts = _attempts(db, task_id)
-    sections: list[Section] = [_summary(row, spec, now_ms), _rounds(row, attempts, now_ms)]
+    sections: list[Section] = [_summary(row, spec, now_ms), _rounds(attempts, now_ms)]
     figures = [figure for figure in (_reports_figure(attempts), *_metric_figures(attempts)) if figure is not None]
     if figures:
         sections.append(Columns("course", "The course of its rounds", tuple(figures)))
@@ -129,13 +126,10 @@ def _attempts(db: sa.Connection, task_id: str) -> list[Row]:
     return list(db.execute(wanted))
 
 
-def _rounds(row: Row, attempts: Sequence[Row], now_ms: int) -> Section:
-    if not attempts:
-        told = "No round has begun. The first one begins when enough phones of this population have checked in."
-        return Empty("rounds", "Rounds", told, ("mien-coordinator device invite",))
-    rows = tuple(
+def _rounds(attempts: Sequence[Row], now_ms: int) -> Section:
+    rows = (
         (
-            Cell(f"Round {each.round}", href=f"/tasks/{row.task_id}/rounds/{each.round}/{each.attempt}",
+            Cell(f"Round {each.round}", href=attempt_page(each),
                  note=f"attempt {each.attempt}" + (", validators" if each.duty == "validate" else "")),
             stage_badge(each.stage, each.reason),
             count(each.num_selected),
@@ -148,7 +142,9 @@ def _rounds(row: Row, attempts: Sequence[Row], now_ms: int) -> Section:
     )  # fmt: skip
     heads = columns("Round", "Outcome", "#Chosen", "#Trained", "#In the sum", "#Sent", "#Took")
     note = f"The newest {MAX_ROWS} attempts." if len(attempts) == MAX_ROWS else ""
-    return Table("rounds", "Rounds", "Attempts of rounds, the newest first", heads, rows, note=note)
+    nothing = "No round has begun. The first one begins when enough phones of this population have checked in."
+    command, caption = "mien-coordinator device invite", "Attempts of rounds, the newest first"
+    return listed("rounds", "Rounds", caption, heads, rows, nothing, command, note=note)
 
 
 def _closed(attempts: Sequence[Row]) -> list[Row]:
@@ -221,7 +217,7 @@ def metric_words(name: str) -> str:
 
 def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
     wanted = sa.select(CANDIDATES).where(CANDIDATES.c.task_id == task_id).order_by(CANDIDATES.c.round.desc())
-    rows = tuple(
+    rows = [
         (
             f"Round {each.round}",
             model_link(each.model_id),
@@ -229,12 +225,10 @@ def _candidates(db: sa.Connection, task_id: str, now_ms: int) -> Section:
             ago(each.decided_ms or each.offered_ms, now_ms),
         )
         for each in db.execute(wanted.limit(MAX_ROWS))
-    )
-    if not rows:
-        told = "No model of this task was offered for release yet. Its last one will be; gates.every offers more."
-        return Empty("candidates", "Candidates for release", told)
-    heads = columns("After", "Model", "Gates", "When")
-    return Table("candidates", "Candidates for release", "Models of this task that were offered", heads, rows)
+    ]
+    heads, caption = columns("After", "Model", "Gates", "When"), "Models of this task that were offered"
+    nothing = "No model of this task was offered for release yet. Its last one will be; gates.every offers more."
+    return listed("candidates", "Candidates for release", caption, heads, rows, nothing)
 
 
 def verdict_cell(state: str, reason: str) -> Cell:

@@ -39,6 +39,7 @@ from mien.rounds.records import (
     RoundRecord,
     TaskRecord,
     TaskState,
+    UploadRecord,
 )
 from mien.rounds.verdicts import after_abort
 from mien.shell.clock import Clock
@@ -247,10 +248,10 @@ class Fleet:
             if stage is Stage.UPLOAD and reason:
                 steps, staying = {**steps, **dict.fromkeys(staying[uploads:], Step.SHARED)}, staying[:uploads]
             if stage is Stage.UPLOAD:
-                for each in staying:
-                    self.store.announce_upload(
-                        record.id, each, BlobId(hashlib.sha256(each.encode()).hexdigest(), 66_048)
-                    )
+                blobs = {each: BlobId(hashlib.sha256(each.encode()).hexdigest(), 66_048) for each in staying}
+                self.store.announce_uploads(
+                    [UploadRecord(record.id, *each, is_committed=False) for each in blobs.items()]
+                )
                 more["committed"] = tuple(staying)
             if stage is Stage.UPLOAD and reason:
                 self._save(record, Stage.ABORTED, steps, reason=reason, **more)
@@ -359,7 +360,7 @@ def _others(fleet: Fleet, base: str) -> None:
         clock.move(700)
         fleet.play(autumn, 1, attempt, reason=reason, codes=("late", "unreachable"), uploads=3)
     autumn = replace(autumn, aborted_in_a_row=attempts - 1)
-    paused = after_abort(autumn, reason, duty=Role.TRAIN, max_aborted=attempts)
+    paused = after_abort(autumn, reason, role=Role.TRAIN, max_aborted=attempts)
     store.save_task(paused, actor=audit.COORDINATOR, action="task.paused")
     private = fleet.add_task("private", base, population="staff", dp=DP)
     fleet.spend(private, 24)
