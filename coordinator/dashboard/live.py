@@ -8,6 +8,7 @@ only. Whoever listens in vain for too long, or too many, is turned away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import structlog
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
 from mien.errors import MienError, RateLimitedError
 
@@ -123,34 +124,23 @@ class Live:
         return self._news
 
 
-class EventStream(Response):
+class EventStream(StreamingResponse):
     """An answer that goes on: events until they end, the browser goes away, or makes no room for them."""
 
     def __init__(self, events: AsyncIterator[bytes], done: Callable[[], None]) -> None:
         """`done` is called once nothing more is sent."""
-        super().__init__(headers={"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._events, self._done = events, done
+        super().__init__(events, headers={"X-Accel-Buffering": "no"}, media_type="text/event-stream")
+        self._done = done
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events."""
-        tasks = {asyncio.create_task(self._pump(send)), asyncio.create_task(_gone(receive))}
-        try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            self._done()
+        """Send the events; whoever is left without them asks again."""
 
-    async def _pump(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for event in self._events:
+        async def send_soon(message: Message) -> None:
             async with asyncio.timeout(SEND_S):
-                await send({"type": "http.response.body", "body": event, "more_body": True})
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+                await send(message)
 
-
-async def _gone(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+        try:
+            with contextlib.suppress(TimeoutError, MienError):
+                await super().__call__(scope, receive, send_soon)
+        finally:
+            self._done()

@@ -172,15 +172,11 @@ def _server_config(dashboard: Dashboard, context: Any) -> uvicorn.Config:
 
 @contextlib.contextmanager
 def _opened(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> Iterator[tuple[Reader, Accounts]]:
-    reader = Reader.open(home.database_url(config))
-    try:
-        accounts = Accounts.open(DashboardHome.of(home).database_path, clock)
-        try:
-            yield reader, accounts
-        finally:
-            accounts.close()
-    finally:
-        reader.close()
+    with (
+        contextlib.closing(Reader.open(home.database_url(config))) as reader,
+        contextlib.closing(Accounts.open(DashboardHome.of(home).database_path, clock)) as accounts,
+    ):
+        yield reader, accounts
 
 
 @contextlib.contextmanager
