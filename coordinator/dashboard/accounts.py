@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from cryptography.exceptions import InvalidKey
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from coordinator.store.audit import AuditLog
-from coordinator.store.database import database_errors, open_migrated, sqlite_url
+from coordinator.store.audit import AuditedDatabase, AuditLog
+from coordinator.store.database import open_migrated, sqlite_url
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError, PermissionDeniedError
 from mien.log.audit import Entry
 from mien.shell.clock import Clock
@@ -84,21 +84,19 @@ class Session:
     token: str = field(repr=False)
 
 
-class Accounts:
+class Accounts(AuditedDatabase):
     """The accounts in one database; every method is one transaction."""
 
+    _audit_log = _LOG
+
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
-        self._engine, self._clock = engine, clock
+        super().__init__(engine, clock)
         self._decoy = _hashed(secret_hex(16))
 
     @classmethod
     def open(cls, path: Path, clock: Clock) -> Self:
         """Return the accounts in a file, which is made where it is missing."""
         return cls(open_migrated(sqlite_url(path), _MIGRATIONS, HEAD), clock)
-
-    def close(self) -> None:
-        """Close the database."""
-        self._engine.dispose()
 
     # Accounts
 
@@ -109,7 +107,7 @@ class Accounts:
                 "a name is 1-64 letters, digits, dots, dashes or underscores, and begins with one of the first two"
             )
         values = _password_values(password)
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             if db.execute(sa.select(_USERS.c.name).where(_USERS.c.name == name)).first() is not None:
                 raise AlreadyExistsError(f"there is an account {name} already; dashboard user password changes it")
             db.execute(sa.insert(_USERS).values(name=name, changed_ms=self._clock.now_ms(), **values))
@@ -118,7 +116,7 @@ class Accounts:
     def set_password(self, name: str, password: str, *, actor: str) -> None:
         """Set another password and end the account's sessions; raises NotFoundError."""
         values = _password_values(password)
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             changed = sa.update(_USERS).where(_USERS.c.name == name)
             if db.execute(changed.values(changed_ms=self._clock.now_ms(), **values)).rowcount != 1:
                 raise NotFoundError(_no_account(name))
@@ -127,7 +125,7 @@ class Accounts:
 
     def remove(self, name: str, *, actor: str) -> None:
         """Remove an account and end its sessions; raises NotFoundError."""
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             db.execute(sa.delete(_SESSIONS).where(_SESSIONS.c.name == name))
             if db.execute(sa.delete(_USERS).where(_USERS.c.name == name)).rowcount != 1:
                 raise NotFoundError(_no_account(name))
@@ -135,7 +133,7 @@ class Accounts:
 
     def users(self) -> list[User]:
         """Return all accounts, by name."""
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             rows = db.execute(sa.select(_USERS.c.name, _USERS.c.changed_ms).order_by(_USERS.c.name))
             return [User(*row) for row in rows]
 
@@ -146,11 +144,11 @@ class Accounts:
 
         Both take as long: for a name without an account another hash is computed.
         """
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             row = db.execute(sa.select(_USERS).where(_USERS.c.name == name)).first()
         kept = self._decoy if row is None else row._mapping
         is_right = _verify(kept, password[:MAX_PASSWORD]) and row is not None
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             # Once more: the account may have changed while the hash was computed.
             same = sa.select(_USERS.c.name).where(
                 _USERS.c.name == name, _USERS.c.password_hash == kept["password_hash"]
@@ -176,18 +174,18 @@ class Accounts:
     def session(self, token: str, *, is_use: bool = True) -> Session | None:
         """Return a token's session, None once it has ended. Only a use keeps it from ending of idleness."""
         now_ms, mine = self._clock.now_ms(), _SESSIONS.c.token_sha256 == _digest(token)
-        with database_errors(), self._engine.connect() as db:
+        with self._transaction() as db:
             row = db.execute(sa.select(_SESSIONS).where(mine, sa.not_(self._over(now_ms)))).first()
         if row is None or not hmac.compare_digest(row.token_sha256, _digest(token)):
             return None
         if is_use and now_ms - row.used_ms > _TOUCH_MS:
-            with database_errors(), self._engine.begin() as db:
+            with self._transaction() as db:
                 db.execute(sa.update(_SESSIONS).where(mine).values(used_ms=now_ms))
         return Session(row.name, token)
 
     def sign_out(self, session: Session, address: str) -> None:
         """End a session."""
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             db.execute(sa.delete(_SESSIONS).where(_SESSIONS.c.token_sha256 == _digest(session.token)))
             self._log(db, session.name, "dashboard.sign_out", address)
 
@@ -199,21 +197,18 @@ class Accounts:
 
     def locked(self, address: str) -> None:
         """Note that too many guesses came from an address."""
-        with database_errors(), self._engine.begin() as db:
+        with self._transaction() as db:
             self._log(db, NOBODY, "dashboard.locked", address)
 
     def newest(self, limit: int) -> Sequence[Entry]:
         """Return the newest entries of the log, newest first."""
-        with database_errors(), self._engine.connect() as db:
+        with self._transaction() as db:
             return _LOG.read(db, last=limit)[::-1]
 
     def verify(self) -> int:
         """Return how many entries the log has; raises CorruptDataError that names the first fault."""
-        with database_errors(), self._engine.connect() as db:
+        with self._transaction() as db:
             return _LOG.verify(db).position
-
-    def _log(self, db: sa.Connection, actor: str, action: str, subject: str) -> None:
-        _LOG.append(db, at_ms=self._clock.now_ms(), actor=actor, action=action, subject=subject)
 
 
 def _no_account(name: str) -> str:

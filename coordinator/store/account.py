@@ -101,17 +101,8 @@ def record_opening(db: sa.Connection, population: str, opening: Opening, device_
             "permit; the attempt is aborted"
         )
     event = _checked(db, ledger, opening)
-    db.execute(
-        sa.insert(PRIVACY_EVENTS).values(
-            population=population,
-            position=event.position,
-            task_id=event.task_id,
-            round=event.round,
-            attempt=event.attempt,
-            event_json=event.to_json(),
-            sha256=event.sha256,
-        )
-    )
+    values = {name: getattr(event, name) for name in ("position", "task_id", "round", "attempt", "sha256")}
+    db.execute(sa.insert(PRIVACY_EVENTS).values(population=population, event_json=event.to_json(), **values))
     rows = [
         {"task_id": event.task_id, "device_id": device_id, "round": event.round, "attempt": event.attempt}
         for device_id in sorted(device_ids)

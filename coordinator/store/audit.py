@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
+from coordinator.store.database import database_errors
 from mien.errors import CorruptDataError
 from mien.log.audit import Anchor, Entry, verify
 from mien.log.chain import canonical_json
+from mien.shell.clock import Clock
 
 COORDINATOR: Final = "system:coordinator"
 REGISTRAR: Final = "system:registrar"
@@ -104,14 +107,16 @@ class AuditLog:
         self, db: sa.Connection, *, after: int = 0, last: int | None = None, subject: str | None = None
     ) -> list[Entry]:
         """Return entries behind position `after`, oldest first: all, or only the `last` so many of them."""
-        wanted = self._columns().where(self.entries.c.position > after)
-        if subject is not None:
-            wanted = wanted.where(self.entries.c.subject == subject)
-        if last is None:
-            rows = db.execute(wanted.order_by(self.entries.c.position)).all()
-        else:
-            rows = db.execute(wanted.order_by(self.entries.c.position.desc()).limit(last)).all()[::-1]
-        return [_entry(row) for row in rows]
+        wanted = [self.entries.c.position > after, *([] if subject is None else [self.entries.c.subject == subject])]
+        return self.find(db, *wanted) if last is None else self.find(db, *wanted, newest=last)[::-1]
+
+    def find(
+        self, db: sa.Connection, *where: sa.ColumnElement[bool], newest: int | None = None, oldest: int | None = None
+    ) -> list[Entry]:
+        """Return the entries that meet all conditions, oldest first; or so many of the `newest`, newest first."""
+        position = self.entries.c.position
+        wanted = self._columns().where(*where).order_by(position if newest is None else position.desc())
+        return [_entry(row) for row in db.execute(wanted.limit(oldest if newest is None else newest))]
 
     def read_with_hashes(self, db: sa.Connection, *, after: int, limit: int) -> list[tuple[Entry, str]]:
         """Return the next entries behind a position, each with the hash that is stored beside it."""
@@ -131,6 +136,32 @@ class AuditLog:
 
     def _columns(self, *more: sa.Column[Any]) -> sa.Select[Any]:
         return sa.select(*(self.entries.c[name] for name in Entry.__dataclass_fields__), *more)
+
+
+class AuditedDatabase:
+    """A database with an audit log; every public method of a class that is one is one transaction."""
+
+    _audit_log: ClassVar[AuditLog]
+
+    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def close(self) -> None:
+        """Close the database."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
+        """Hold a transaction; `of_task` is the id of the task that it changes, rounds included."""
+        with database_errors(), self._engine.begin() as connection:
+            yield connection
+
+    def _log(
+        self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
+    ) -> None:
+        now_ms = self._clock.now_ms()
+        self._audit_log.append(db, at_ms=now_ms, actor=actor, action=action, subject=subject, detail=detail)
 
 
 def _entry(row: sa.Row[Any]) -> Entry:

@@ -16,16 +16,16 @@ from coordinator.store.rows import (
     MODEL_ROWS,
     RELEASE_ROWS,
     TASK_GOES_ON,
-    Transactions,
+    RecordStore,
 )
 from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, ReleaseRecord
-from mien.rounds.releases import Standing, in_force, rolled_back, standings
+from mien.rounds.releases import Standing, in_force, in_force_everywhere, rolled_back, standings
 from mien.rounds.rollouts import MAX_REASON
 
 
-class ReleaseStore(Transactions):
+class ReleaseStore(RecordStore):
     """Releases, candidates and evaluations; a `Store` is one."""
 
     # Releases
@@ -123,11 +123,7 @@ class ReleaseStore(Transactions):
     def released_ids(self) -> set[str]:
         """Return the ids of the models that are in force for any population, or a share of one."""
         with self._transaction() as db:
-            found = set()
-            for population in db.scalars(sa.select(RELEASES.c.population).distinct()).all():
-                history = history_of(db, population)
-                found |= {release.model_id for release in (history[-1], in_force(history)) if release is not None}
-            return found
+            return {release.model_id for _, release, _ in in_force_everywhere(history_of(db))}
 
     def standings(self) -> dict[str, Standing]:
         """Return where every model stands, by id."""

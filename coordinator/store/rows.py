@@ -1,17 +1,16 @@
-"""Records as rows of the coordinator's tables, and the transactions that read and write them."""
+"""Records as rows of the coordinator's tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from enum import EnumType
 from typing import Any, Final, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import sqlalchemy as sa
 
-from coordinator.store.database import database_errors
+from coordinator.store.audit import AuditedDatabase
 from coordinator.store.tables import (
     AUDIT,
     BUNDLES,
@@ -39,7 +38,6 @@ from mien.rounds.records import (
     TaskState,
 )
 from mien.rounds.rollouts import RollOutRecord
-from mien.shell.clock import Clock
 
 R = TypeVar("R")
 
@@ -122,22 +120,10 @@ TASK_GOES_ON: Final = TASKS.c.state.not_in([state.value for state in TaskState i
 ROUND_GOES_ON: Final = ROUNDS.c.stage.not_in([stage.value for stage in Stage if stage.is_over])
 
 
-class Transactions:
-    """A database of records with its audit log; every public method of a class that is one is one transaction."""
+class RecordStore(AuditedDatabase):
+    """The coordinator's database of records."""
 
-    def __init__(self, engine: sa.Engine, clock: Clock) -> None:
-        self._engine = engine
-        self._clock = clock
-
-    def close(self) -> None:
-        """Close the database."""
-        self._engine.dispose()
-
-    @contextmanager
-    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
-        """Hold a transaction; `of_task` is the id of the task that it changes, rounds included."""
-        with database_errors(), self._engine.begin() as connection:
-            yield connection
+    _audit_log = AUDIT
 
     def _find(
         self, rows: RecordTable[R], *where: sa.ColumnElement[bool], order: Any = (), limit: int | None = None
@@ -148,8 +134,3 @@ class Transactions:
     def _first(self, rows: RecordTable[R], *where: sa.ColumnElement[bool], order: Any = ()) -> R | None:
         with self._transaction() as db:
             return rows.first(db, *where, order=order)
-
-    def _log(
-        self, db: sa.Connection, actor: str, action: str, subject: str, detail: Mapping[str, object] | None = None
-    ) -> None:
-        AUDIT.append(db, at_ms=self._clock.now_ms(), actor=actor, action=action, subject=subject, detail=detail)

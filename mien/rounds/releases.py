@@ -72,6 +72,22 @@ def in_force(history: History, device_id: str | None = None) -> ReleaseRecord | 
     return newest if is_for else next((release for release in reversed(history) if release.share >= 1), None)
 
 
+def in_force_everywhere(releases: History) -> list[tuple[str | None, ReleaseRecord, float]]:
+    """Return each population (None: those without releases of their own) with the releases that its phones have.
+
+    `releases` are all there are. Beside each stands the share of the phones; the newest comes before what the others
+    have.
+    """
+    found: list[tuple[str | None, ReleaseRecord, float]] = []
+    for population in sorted({release.population for release in releases}, key=lambda name: name or ""):
+        history = history_of(releases, population)
+        newest, base = history[-1], in_force(history)
+        found.append((population, newest, newest.share))
+        if base is not None and base is not newest:
+            found.append((population, base, 1.0 - newest.share))
+    return found
+
+
 def before(history: History) -> str | None:
     """Return the model that a roll-back puts in force; None where there is none to go back to.
 
@@ -133,14 +149,8 @@ def standings(
 def _shares(releases: History) -> dict[str, float]:
     """Return the models in force for any population, and for which share of it; the largest of several."""
     shares: dict[str, float] = {}
-    for population in {release.population for release in releases}:
-        history = history_of(releases, population)
-        newest, base = history[-1], in_force(history)
-        if base is not None:
-            rest = 1.0 if base is newest else 1.0 - newest.share
-            shares[base.model_id] = max(shares.get(base.model_id, 0.0), rest)
-        if newest is not base:
-            shares[newest.model_id] = max(shares.get(newest.model_id, 0.0), newest.share)
+    for _, release, share in in_force_everywhere(releases):
+        shares[release.model_id] = max(shares.get(release.model_id, 0.0), share)
     return shares
 
 

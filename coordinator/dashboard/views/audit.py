@@ -91,18 +91,15 @@ def _filter(query: Query) -> Filter:
 def _entries(db: sa.Connection, query: Query) -> tuple[list[Entry], bool, bool]:
     """Return one page, newest first, and whether there is more on either side."""
     log = AUDIT.entries.c
-    wanted = sa.select(*(log[name] for name in Entry.__dataclass_fields__))
-    for column, text in ((log.actor, query.actor), (log.action, query.action), (log.subject, query.subject)):
-        if text:
-            wanted = wanted.where(column.startswith(text, autoescape=True))
+    texts = ((log.actor, query.actor), (log.action, query.action), (log.subject, query.subject))
+    wanted = [column.startswith(text, autoescape=True) for column, text in texts if text]
     if query.after:
-        ahead = wanted.where(log.position > query.after).order_by(log.position).limit(PAGE_ROWS + 1)
-        rows = [Entry(**row._mapping) for row in db.execute(ahead)]
-        return rows[:PAGE_ROWS][::-1], len(rows) > PAGE_ROWS, True
+        found = AUDIT.find(db, *wanted, log.position > query.after, oldest=PAGE_ROWS + 1)
+        return found[:PAGE_ROWS][::-1], len(found) > PAGE_ROWS, True
     if query.before:
-        wanted = wanted.where(log.position < query.before)
-    rows = [Entry(**row._mapping) for row in db.execute(wanted.order_by(log.position.desc()).limit(PAGE_ROWS + 1))]
-    return rows[:PAGE_ROWS], bool(query.before), len(rows) > PAGE_ROWS
+        wanted.append(log.position < query.before)
+    found = AUDIT.find(db, *wanted, newest=PAGE_ROWS + 1)
+    return found[:PAGE_ROWS], bool(query.before), len(found) > PAGE_ROWS
 
 
 def _table(entries: Sequence[Entry], names: Mapping[str, str]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -47,6 +47,12 @@ def model_link(model_id: str | None, note: str = "") -> Cell:
     return Cell("–") if model_id is None else Cell(short(model_id), f"/models/{model_id}", is_code=True, note=note)
 
 
+def beside(found: float | None, other: float | None, whose: str, words: Callable[[float], str]) -> Cell:
+    """Return a model's figure with another model's below it."""
+    text = "–" if found is None else words(found)
+    return Cell(text, note="" if other is None else f"{whose} {words(other)}")
+
+
 def task_link(names: Mapping[str, str], task_id: str, round_number: int) -> Cell:
     """Return the name of a task with a round of it, which leads to the task's page."""
     return Cell(names.get(task_id, short(task_id)), href=f"/tasks/{task_id}", note=f"round {round_number}")
@@ -76,11 +82,9 @@ def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Stand
     return standings(records, history_of(db), all_candidates(db))
 
 
-def evaluations(db: sa.Connection, model_ids: Iterable[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+def evaluations(db: sa.Connection, model_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the records of measurements by model, oldest first; `made_ms` and `made_by` are added to each."""
-    wanted = sa.select(EVALUATIONS).order_by(EVALUATIONS.c.id)
-    if model_ids is not None:
-        wanted = wanted.where(EVALUATIONS.c.model_id.in_(list(model_ids)))
+    wanted = sa.select(EVALUATIONS).where(EVALUATIONS.c.model_id.in_(list(model_ids))).order_by(EVALUATIONS.c.id)
     found: dict[str, list[dict[str, Any]]] = {}
     for row in db.execute(wanted):
         record = parse_json(row.record_json, what="a measurement")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import (
     MAX_ROWS,
     Row,
+    beside,
     evaluations,
     listed,
     model_link,
@@ -28,7 +29,7 @@ from mien.errors import NotFoundError
 from mien.format import count, moment, percent, score, size
 from mien.protocol.canonical import model_from_json
 from mien.rounds.records import ReleaseRecord
-from mien.rounds.releases import Standing, before, in_force
+from mien.rounds.releases import Standing, before, in_force, in_force_everywhere
 from mien.shell.pages import Bar, Cell, Cells, Columns, Empty, Facts, Figure, Page, Section, Table, Tone, columns
 from mien.specs import ModelSpec
 
@@ -85,21 +86,16 @@ def _compared(releases: Sequence[ReleaseRecord], models: Sequence[Row]) -> list[
 
 
 def _in_force(releases: Sequence[ReleaseRecord], now_ms: int) -> Section:
-    rows = []
-    for population in sorted({release.population for release in releases}, key=lambda name: name or ""):
-        history = [release for release in releases if release.population in (None, population)]
-        newest, base = history[-1], in_force(history)
-        for release in dict.fromkeys(each for each in (newest, base) if each is not None):
-            share = release.share if release is newest else 1.0 - newest.share
-            rows.append(
-                (
-                    population or "all populations",
-                    model_link(release.model_id),
-                    Cell(percent(share, 0), bar=Bar(share, tone="good")),
-                    Cell("rolled back" if release.is_rollback else "released", tone="good"),
-                    Cell(ago(release.released_ms, now_ms), note=f"by {release.released_by}"),
-                )
-            )
+    rows = (
+        (
+            population or "all populations",
+            model_link(release.model_id),
+            Cell(percent(share, 0), bar=Bar(share, tone="good")),
+            Cell("rolled back" if release.is_rollback else "released", tone="good"),
+            Cell(ago(release.released_ms, now_ms), note=f"by {release.released_by}"),
+        )
+        for population, release, share in in_force_everywhere(releases)
+    )
     heads = columns("Phones of", "Model", "Share of phones", "State", "Since")
     nothing, command = "No model is released, so phones verify with none.", "mien-coordinator model release ID"
     return listed("in-force", "In force", "The models that phones get now", heads, rows, nothing, command)
@@ -287,17 +283,11 @@ def _evidence_row(verdict: Judged, seen: Compared, now_ms: int) -> Cells:
     return (
         Cell(seen.name, note=ago(verdict.made_ms, now_ms)),
         Cell(state, tone=tone, note="; ".join(verdict.reasons)),
-        _beside(seen.tar, seen.reference_tar, percent),
-        _beside(rank, rank_before, "{:.1f}".format),
-        _beside(alike, alike_before, score),
+        beside(seen.tar, seen.reference_tar, "released", percent),
+        beside(rank, rank_before, "released", "{:.1f}".format),
+        beside(alike, alike_before, "released", score),
     )
 
 
 def _figures(monitors: Monitors | None) -> tuple[float | None, float | None]:
     return (None, None) if monitors is None else (monitors.effective_rank, monitors.mean_non_mated)
-
-
-def _beside(found: float | None, released: float | None, words: Callable[[float], str]) -> Cell:
-    """Return a candidate's figure with the released model's below it."""
-    text = "–" if found is None else words(found)
-    return Cell(text, note="" if released is None else f"released {words(released)}")

@@ -123,8 +123,5 @@ def _latest(db: sa.Connection, now_ms: int) -> Section:
 
 def latest_entries(db: sa.Connection, limit: int, *, after: int = 0) -> Sequence[Entry]:
     """Return the newest entries of the audit log that are worth telling, newest first."""
-    log = AUDIT.entries
-    wanted = sa.select(*(log.c[name] for name in Entry.__dataclass_fields__))
-    wanted = wanted.where(log.c.action.in_(sorted(NOTEWORTHY)), log.c.position > after)
-    rows = db.execute(wanted.order_by(log.c.position.desc()).limit(limit))
-    return [Entry(**row._mapping) for row in rows]
+    log = AUDIT.entries.c
+    return AUDIT.find(db, log.action.in_(sorted(NOTEWORTHY)), log.position > after, newest=limit)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import sqlalchemy as sa
 
-from coordinator.dashboard.views.common import MAX_ROWS, Row, model_link
+from coordinator.dashboard.views.common import MAX_ROWS, Row, beside, model_link
 from coordinator.dashboard.words import ago, short
 from coordinator.store.tables import REPLICAS, ROLL_OUTS
 from mien.format import count, percent, score
@@ -42,14 +42,13 @@ def roll_out_table(db: sa.Connection, now_ms: int) -> list[Section]:
 def _row(each: Row, now_ms: int) -> Cells:
     stages, figures = spec_from_json(each.spec_json).stages, json.loads(each.figures_json)
     share = stages[min(each.stage, len(stages) - 1)]
-    tar, before = figures.get("tar"), figures.get("reference_tar")
     return (
         Cell(str(each.id), note=f"population {each.population}"),
         model_link(each.model_id),
         Cell(_WORDS.get(each.state, each.state), tone=_TONES.get(each.state, "plain"), note=each.reason),
         Cell(f"{each.stage + 1} of {len(stages)}, {percent(share, 0)} of phones", bar=Bar(share, tone="good")),
         count(round(figures["phones"])) if "phones" in figures else NOTHING,
-        NOTHING if tar is None else Cell(percent(tar), note="" if before is None else f"before {percent(before)}"),
+        beside(figures.get("tar"), figures.get("reference_tar"), "before", percent),
         Cell(ago(each.changed_ms, now_ms), note=f"started by {each.started_by}"),
     )
 
@@ -64,8 +63,10 @@ def fleet_monitors(db: sa.Connection, now_ms: int) -> list[Section]:
             model_link(each.model_id),
             each.population,
             count(round(figures["phones"])),
-            _beside(f"{figures['effective_dimension']:.1f}", figures.get("reference_effective_dimension"), "{:.1f}"),
-            _beside(score(figures["mean_non_mated"]), figures.get("reference_mean_non_mated"), "{:.3f}"),
+            beside(
+                figures["effective_dimension"], figures.get("reference_effective_dimension"), "before", "{:.1f}".format
+            ),
+            beside(figures["mean_non_mated"], figures.get("reference_mean_non_mated"), "before", score),
             ago(each.changed_ms, now_ms),
         )
         for each, figures in told
@@ -73,10 +74,6 @@ def fleet_monitors(db: sa.Connection, now_ms: int) -> list[Section]:
     heads = columns("Model", "Population", "#Phones", "#Effective dimension", "#Mean non-mated cosine", "Measured")
     note = "Out of summed histograms of scores: no face, embedding or score of one phone is seen."
     return [Table("fleet", "As phones see it", "Monitors of collapse, measured on phones", heads, rows, note)]
-
-
-def _beside(words: str, before: float | None, form: str) -> Cell:
-    return Cell(words, note="" if before is None else f"before {form.format(before)}")
 
 
 def roll_out_alerts(db: sa.Connection) -> Iterator[Alert]:
