@@ -39,8 +39,8 @@ from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService, add_rounds_service
 from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor, listen
 from coordinator.store import audit
-from coordinator.store.budgets import Budgets
 from coordinator.store.ownership import check_ownership
+from coordinator.store.report import Budgets
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import SCHEMA, Store
 from coordinator.store.thread import StoreThread

@@ -82,17 +82,12 @@ class Closed:
     """The result of closing, its blobs on stable storage already."""
 
     state: ServerState = field(repr=False)
-    result: ClosedRound
+    metrics: Mapping[str, float]
     model: ModelRecord
-    arrays_sha256: str | None
-    revealed_sha256: str | None
+    arrays_sha256: str | None = None
+    revealed_sha256: str | None = None
     next_clip: float | None = None
     evaluations: tuple[EvaluationRecord, ...] = ()
-
-    @property
-    def metrics(self) -> Mapping[str, float]:
-        """Metrics of the round that may be told."""
-        return self.result.metrics
 
     @property
     def model_blobs(self) -> set[str]:
@@ -307,7 +302,7 @@ class Closer:
         except MienError:
             self._let_go({arrays_sha256: 1} if arrays_sha256 else {})  # the whole step is taken again
             raise
-        closed = Closed(state, result, model, arrays_sha256, revealed_sha256, next_clip)
+        closed = Closed(state, result.metrics, model, arrays_sha256, revealed_sha256, next_clip)
         self._pending.append(closed)
         return closed
 
@@ -330,7 +325,7 @@ class Closer:
             "command": f"mien-coordinator serve: task {task.name}, round {record.round}",
         }
         kept = EvaluationRecord(model.model_id, to_canonical_json(said), self._clock.now_ms(), COORDINATOR)
-        return Closed(result.state, result, model, None, None, evaluations=(kept,))
+        return Closed(result.state, result.metrics, model, evaluations=(kept,))
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""

@@ -33,7 +33,6 @@ from mien.rounds.machine import (
     Event,
     Left,
     Resumed,
-    RoundRules,
     RoundState,
     SumFailed,
     Summed,
@@ -303,8 +302,7 @@ class Cohort:
     async def _open(self, messages: Sequence[_Message]) -> Attempt | None:
         """Return a new attempt; None, with the messages answered, where the ledger or the disk refuses it."""
         (number, attempt), side, task = self.task.next_attempt(), self.side, self.task.record
-        rules = RoundRules.of(side.plan.task, task_id=task.task_id, round_number=number, attempt=attempt)
-        deadline = self._clock.now() + rules.selecting_s
+        deadline = self._clock.now() + side.plan.task.deadlines.selecting_s
         try:
             barred = await side.ledger.ask(number, attempt, task.model_id)
             opened = await self._stores.thread.settle(

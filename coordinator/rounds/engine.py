@@ -47,7 +47,6 @@ from mien.rounds.machine import (
     Trained,
     Withdrew,
 )
-from mien.rounds.monitoring import TaskNow
 from mien.rounds.pacing import ACTIVE_S, Pace, gathering_pause_s, wanted_per_s
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.records import RoundRecord, StepRecord, TaskRecord, TaskState
@@ -64,8 +63,6 @@ _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, 
 """Stages of a sum: short, and every device of the cohort is awake for them."""
 
 _IDLE: Final = "idle"
-_MAX_UNABLE: Final = 100_000
-"""Devices that are noted, a task, as unable to train its model: enough to see that something is wrong."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +149,17 @@ class TaskNews:
 
 
 @dataclass(frozen=True)
+class TaskNow:
+    """One running task: where its round is, how many devices are how far in it, and how much waits to be handled."""
+
+    name: str
+    population: str
+    stage: str
+    devices: Mapping[str, int]
+    queue_length: int
+
+
+@dataclass(frozen=True)
 class EngineSettings:
     """Waiting times of devices, and how rounds run. Devices that nobody needs come back at `check_ins_per_s`.
 
@@ -186,8 +194,6 @@ class Engine:
         self.is_draining = False
         self._is_stopping = False
         self._held: set[_Held] = set()
-        self._unable: dict[str, set[str]] = {}
-        self._unwilling: dict[str, set[str]] = {}
 
     @property
     def waiting_check_ins(self) -> int:
@@ -334,8 +340,6 @@ class Engine:
             await task.run()
         finally:
             self._tasks.pop(task_id, None)
-            self._unable.pop(task_id, None)
-            self._unwilling.pop(task_id, None)
             self._tasks_changed[task_id].beat()
             self._arrivals.beat()
             _wake_followers(task)  # who follows its round asks for its successor
@@ -453,29 +457,18 @@ class Engine:
         Tasks that measure go first.
         """
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
-            side, record = cohort.side, cohort.task.record
+            side, task = cohort.side, cohort.task
             if side.role is not caller.role or cohort.bars(caller.device_id):
                 continue
             wants_more = smallest_sum(side.plan.task) < caller.min_cohort
-            self._note(self._unwilling, caller, record.task_id, passed_over=wants_more)
-            if wants_more or place(caller.device_id, record.base_model_id) >= side.plan.requirements.share:
+            task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
+            if wants_more or place(caller.device_id, task.record.base_model_id) >= side.plan.requirements.share:
                 continue
             if cohort.wants_devices:
-                self._note(self._unable, caller, record.task_id, passed_over=not caller.can_train(side.plan))
+                task.note(task.unable, caller.device_id, is_passed_over=not caller.can_train(side.plan))
                 if caller.can_do(side.plan):
                     return cohort
         return None
-
-    def _note(self, noted: dict[str, set[str]], caller: Caller, task_id: str, *, passed_over: bool) -> None:
-        """Note among those that a task is not for whether a caller is one; who watches the task hears of a change."""
-        devices = noted.setdefault(task_id, set())
-        before = len(devices)
-        if not passed_over:
-            devices.discard(caller.device_id)
-        elif before < _MAX_UNABLE:
-            devices.add(caller.device_id)
-        if len(devices) != before:
-            self._tasks_changed[task_id].beat()
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
@@ -487,7 +480,8 @@ class Engine:
 
         First those that cannot train its model, then those whose owner wants more devices in a sum.
         """
-        return len(self._unable.get(task_id, ())), len(self._unwilling.get(task_id, ()))
+        task = self._tasks.get(task_id)
+        return (0, 0) if task is None else (len(task.unable), len(task.unwilling))
 
     def _of_population(self, population: str) -> list[Cohort]:
         """Return the cohorts of a population's tasks, the oldest task's first."""

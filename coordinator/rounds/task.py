@@ -33,6 +33,8 @@ from mien.secagg.keys import VerifyLeaf
 from mien.shell.clock import Clock
 
 _LOG: Final = structlog.get_logger()
+_MAX_NOTED: Final = 100_000
+"""Devices that are noted as unable to train a task's model: enough to see that something is wrong."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,10 @@ class Side:
 
 
 class Task(CohortRules):
-    """One task as its cohorts see it. Whoever holds `turn` may change the record, and nobody else."""
+    """One task as its cohorts see it. Whoever holds `turn` may change the record, and nobody else.
+
+    `unable` are devices that called and cannot train its model, `unwilling` those whose owner wants larger sums.
+    """
 
     def __init__(
         self,
@@ -97,6 +102,7 @@ class Task(CohortRules):
         self.sides = {role: Side(self, role, each, verify) for role, each in plans.items()}
         count = 1 if plan.task.asynchronous is None else plan.task.asynchronous.max_concurrency
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
+        self.unable, self.unwilling = set[str](), set[str]()
         self._changed = Pulse()
         self._awaits_verdict = False
 
@@ -149,6 +155,16 @@ class Task(CohortRules):
             await cleaning
         except MienError as error:
             _LOG.warning("not cleaned up yet", task=self.record.name, error=error.code, reason=error.message)
+
+    def note(self, devices: set[str], device_id: str, *, is_passed_over: bool) -> None:
+        """Note among the unable or unwilling whether a caller is one; who watches the task hears of a change."""
+        before = len(devices)
+        if not is_passed_over:
+            devices.discard(device_id)
+        elif before < _MAX_NOTED:
+            devices.add(device_id)
+        if len(devices) != before:
+            self.on_change(False)
 
     # What is said to it, which its first cohort carries out in turn with all else
 

@@ -96,7 +96,7 @@ class Uploads:
     """All contributions that are arriving."""
 
     def __init__(self, desk: UploadDesk, stores: Stores, *, idle_s: float) -> None:
-        self._desk, self._stores, self._idle_s = desk, stores, idle_s
+        self._desk, self.stores, self._idle_s = desk, stores, idle_s
         self.threads = Threads(_DISK_THREADS, "uploads")
         self.turns = Turns(_TURNS, slow_s=_SLOW_S)
         self.commits = Together(_TOGETHER_S)
@@ -116,7 +116,7 @@ class Uploads:
     async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
         """Return a device's progress; raises LateError when the round is over without its contribution."""
         target, record = await self._desk.locate(device_id, name)
-        upload = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
+        upload = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
         if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:
             return UploadProgress(upload.blob.size_bytes, is_accepted=True)
         self._check_open(target, record, device_id)
@@ -127,7 +127,7 @@ class Uploads:
 
     def _stored_bytes(self, round_id: int, device_id: str) -> int:
         """Return what is in a spool file, once that is on stable storage."""
-        with self._stores.spool.open(round_id, device_id) as file:
+        with self.stores.spool.open(round_id, device_id) as file:
             return file.sync()
 
     async def _give_way(self, key: tuple[int, str]) -> None:
@@ -154,7 +154,7 @@ class Uploads:
         try:
             target = self._check_open(target, record, device_id)
         except (LateError, RateLimitedError):
-            kept = await self._stores.thread.run(self._stores.store.upload, record.id, device_id)
+            kept = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
             if kept is None or not kept.is_committed or record.stage is Stage.ABORTED:
                 raise
         else:
@@ -199,14 +199,6 @@ class Uploads:
     def _forget(self, key: tuple[int, str], task: asyncio.Task[UploadProgress]) -> None:
         if key in self._active and self._active[key][1] is task:
             del self._active[key]
-
-    async def forget(self, record: RoundRecord, device_id: str) -> None:
-        """Let a device send its contribution again from the start."""
-        await self._stores.thread.run(self._stores.store.forget_upload, record.id, device_id)
-
-    def open_file(self, record: RoundRecord, device_id: str, *, is_masked: bool) -> SpoolFile:
-        """Return a device's spool file; secure aggregation reads a masked vector as soon as it is complete."""
-        return self._stores.spool.open(record.id, device_id, is_read_soon=is_masked)
 
 
 def _check_form(target: UploadTarget, announced: BlobId, masked: bytes) -> None:
@@ -284,8 +276,9 @@ class _Arrival:
         return UploadProgress(file.received_bytes, is_accepted=True)
 
     def _open(self) -> SpoolFile:
-        """Return the spool file, with what it holds already judged."""
-        file = self._uploads.open_file(self._record, self._device_id, is_masked=self._step is not None)
+        """Return the spool file, with what it holds already judged; a masked vector is read once it is complete."""
+        spool = self._uploads.stores.spool
+        file = spool.open(self._record.id, self._device_id, is_read_soon=self._step is not None)
         for piece in file.pieces():
             self._check.update(piece)
         return file
@@ -360,7 +353,8 @@ class _Arrival:
             self._check.finish(self._announced)
         except CorruptDataError:
             file.remove()
-            await self._uploads.forget(self._record, self._device_id)
+            stores = self._uploads.stores  # the device may send it again from the start
+            await stores.thread.run(stores.store.forget_upload, self._record.id, self._device_id)
             raise
         except NonFiniteError as error:
             file.remove()

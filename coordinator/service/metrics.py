@@ -16,7 +16,8 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from mien.rounds.monitoring import BudgetNow, TaskNow
+from coordinator.rounds.engine import TaskNow
+from coordinator.store.report import BudgetNow
 from mien.rounds.records import RoundRecord
 from mien.rounds.rollouts import RollOutRecord
 

@@ -1,4 +1,4 @@
-"""Report of what each population has spent, as plain data and in words: `mien-coordinator privacy report`."""
+"""Privacy that populations have spent: the report of `mien-coordinator privacy report`, and budgets for monitoring."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from coordinator.store.account import populations, read, unrecorded_rounds
-from coordinator.store.tables import PRIVACY_PARTICIPATIONS, TASKS
+from coordinator.store.tables import PRIVACY_EVENTS, PRIVACY_PARTICIPATIONS, TASKS
 from mien.dp.accountant import Composition, epsilon_pld, epsilon_rdp
 from mien.dp.ledger import Event, Ledger
 from mien.dp.words import guarantee
@@ -63,6 +63,41 @@ class PopulationReport:
     def to_mapping(self) -> dict[str, Any]:
         """Return the report as plain data."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class BudgetNow:
+    """Spent part of one budget of a population; infinite once a sum was opened without noise."""
+
+    population: str
+    delta: float
+    epsilon: float
+    spent: float
+
+
+class Budgets:
+    """Remembers what each population's ledger came to, for monitoring; computes again only where a ledger grew.
+
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, tuple[BudgetNow, ...]]] = {}
+
+    def __call__(self, db: sa.Connection) -> tuple[BudgetNow, ...]:
+        """Return every budget in force and what is spent of it."""
+        events = PRIVACY_EVENTS.c
+        counts = sa.select(events.population, sa.func.count()).group_by(events.population).order_by(events.population)
+        told: list[BudgetNow] = []
+        for population, count in db.execute(counts).all():
+            if self._known.get(population, (0, ()))[0] != count:
+                ledger = read(db, population)
+                spent = [
+                    BudgetNow(population, delta, epsilon, ledger.epsilon(delta)) for epsilon, delta in ledger.budgets
+                ]
+                self._known[population] = count, tuple(spent)
+            told += self._known[population][1]
+        return tuple(told)
 
 
 def report(db: sa.Connection) -> list[PopulationReport]:

@@ -430,17 +430,13 @@ def _resumed(rules: RoundRules, state: RoundState, event: Resumed, now: float) -
     return replace(state, deadline=deadline), (StageEntered(state.stage, deadline),)
 
 
-def _cancelled(_rules: RoundRules, state: RoundState, event: Cancelled, _now: float) -> Transition:
-    return (state, ()) if state.stage.is_over else _abort(state, event.reason)
-
-
 def _summed(_rules: RoundRules, state: RoundState, _event: Summed, _now: float) -> Transition:
     if state.stage is not Stage.CLOSING:
         return state, ()
     return replace(state, stage=Stage.CLOSED, deadline=math.inf), (StageEntered(Stage.CLOSED, math.inf),)
 
 
-def _sum_failed(_rules: RoundRules, state: RoundState, event: SumFailed, _now: float) -> Transition:
+def _given_up(_rules: RoundRules, state: RoundState, event: Cancelled | SumFailed, _now: float) -> Transition:
     return (state, ()) if state.stage.is_over else _abort(state, event.reason)
 
 
@@ -569,7 +565,7 @@ _HANDLERS: Final[dict[type, Callable[[RoundRules, RoundState, Any, float], Trans
     Left: _left,
     TimePassed: _time_passed,
     Resumed: _resumed,
-    Cancelled: _cancelled,
+    Cancelled: _given_up,
     Summed: _summed,
-    SumFailed: _sum_failed,
+    SumFailed: _given_up,
 }

@@ -15,7 +15,6 @@ from mien.layout import Vector, model_id
 from mien.methods.base import ServerState, Validation
 from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import TaskPlan
-from mien.specs import ModelSpec
 
 Candidates = NDArray[np.float32]
 
@@ -104,7 +103,7 @@ def _closed(
     return ClosedRound(
         state=replace(after, theta=theta, rounds=state.rounds + 1),
         model_id=model_id(plan.layout.sha256, theta),
-        spec_json=describe(spec, plan),
+        spec_json=model_to_json(spec, plan.layout),
         num_reports=num_reports,
         metrics=metrics,
     )
@@ -123,11 +122,6 @@ def check_step(before: Vector, after: NDArray[np.floating], max_step_ratio: floa
             "the round was not counted"
         )
     return theta
-
-
-def describe(spec: ModelSpec, plan: TaskPlan) -> bytes:
-    """Return the model's description as it is stored and served."""
-    return model_to_json(spec, plan.layout)
 
 
 def scalar_means(total: Total) -> dict[str, float]:

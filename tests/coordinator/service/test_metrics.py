@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from coordinator.rounds.engine import TaskNow
 from coordinator.service.metrics import Metrics, Now
+from coordinator.store.report import BudgetNow
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.protocol.rounds import Stage
-from mien.rounds.monitoring import BudgetNow, TaskNow
 from mien.rounds.records import RoundRecord
 from mien.rounds.rollouts import RollOutRecord, RollOutState, spec_to_json
 

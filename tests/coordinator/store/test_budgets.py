@@ -10,8 +10,8 @@ import pytest
 
 from coordinator.store import budgets
 from coordinator.store.account import read
-from coordinator.store.budgets import Budgets
 from coordinator.store.database import sqlite_url
+from coordinator.store.report import Budgets
 from coordinator.store.store import Store
 from mien.shell.clock import Clock
 from mien.specs import DpSpec
