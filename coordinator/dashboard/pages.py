@@ -30,7 +30,7 @@ from coordinator.dashboard.chain import ChainState, look_on
 from coordinator.dashboard.guard import FormTokens, Guard, read_form
 from coordinator.dashboard.live import EventStream, Live, News
 from coordinator.dashboard.reading import Reader, Revision, revision
-from coordinator.dashboard.situation import Situation, Surveyor
+from coordinator.dashboard.situation import Surveyor
 from coordinator.dashboard.throttle import Throttle
 from coordinator.dashboard.views import audit, collapse, fleet, health, models, overview, privacy, rounds, tasks
 from coordinator.dashboard.views.common import task_names
@@ -316,10 +316,7 @@ class Dashboard:
 
     async def _overview(self, _request: Request) -> Page:
         situation, known = await self._in_thread(self._situation.value), await self._in_thread(self._fleet.value)
-        return await self._ask(overview.overview, self._up_to_date(situation), known)
-
-    def _up_to_date(self, situation: Situation) -> Situation:
-        return replace(situation, now_ms=self._clock.now_ms())
+        return await self._ask(overview.overview, replace(situation, now_ms=self._clock.now_ms()), known)
 
     async def _round(self, request: Request) -> Page:
         number, attempt = request.path_params["round"], request.path_params["attempt"]

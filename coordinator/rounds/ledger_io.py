@@ -15,11 +15,6 @@ from mien.secagg import RoundConfig
 from mien.secagg.noise import opening
 
 
-async def nothing_shared() -> bytes:
-    """Return no words: the method tells its devices nothing that they would have to agree on."""
-    return b""
-
-
 class TaskLedger:
     """One task's side of its population's ledger, and the terms of its attempts that follow from it."""
 
@@ -29,9 +24,9 @@ class TaskLedger:
         plan: TaskPlan,
         store: Store,
         thread: StoreThread,
-        shared: Callable[[], Awaitable[bytes]] = nothing_shared,
+        shared: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
-        """`shared` gives the words that all devices of the attempt that is open, or due, are told alike."""
+        """`shared` gives the words that all devices of the attempt that is open, or due, are told alike, if any."""
         self._task_id, self._plan, self._store, self._thread = task_id, plan, store, thread
         self._shared = shared
 
@@ -56,7 +51,8 @@ class TaskLedger:
             return None
         if task.privacy.dp.is_adaptive:
             clip = await self._thread.run(self._store.privacy, lambda db: account.clip_for(db, task_id, task, number))
-        return self._plan.round_config(task_id, number, attempt, model_id, clip, shared=await self._shared())
+        shared = b"" if self._shared is None else await self._shared()
+        return self._plan.round_config(task_id, number, attempt, model_id, clip, shared=shared)
 
     def opening(self, number: int, attempt: int, config: RoundConfig | None, device_ids: Sequence[str]) -> SumOpening:
         """Return the entry of a sum that can be opened from now on, to be committed with what makes it so."""

@@ -14,7 +14,7 @@ import re
 import tempfile
 import threading
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,13 +69,9 @@ class BlobStore:
     def put(self, data: bytes | memoryview) -> BlobId:
         """Return the address of `data`, which is durable when this returns."""
         view = memoryview(data)
-        return self.put_stream(view[start : start + CHUNK_BYTES] for start in range(0, len(view), CHUNK_BYTES))
-
-    def put_stream(self, pieces: Iterable[bytes | memoryview]) -> BlobId:
-        """Return the address of the pieces laid end to end; O(1) memory."""
         with self.writer() as writer:
-            for piece in pieces:
-                writer.write(piece)
+            for start in range(0, len(view), CHUNK_BYTES):
+                writer.write(view[start : start + CHUNK_BYTES])
             return writer.commit()
 
     def writer(self) -> BlobWriter:

@@ -310,8 +310,8 @@ class Store(RollOutStore):
         """Return which of these attempts, by their row ids, are over."""
         found = set[int]()
         with self._transaction() as db:
-            for start in range(0, len(ids := sorted(round_ids)), _IDS_AT_ONCE):
-                asked = ROUNDS.c.id.in_(ids[start : start + _IDS_AT_ONCE])
+            for part in _parts(sorted(round_ids)):
+                asked = ROUNDS.c.id.in_(part)
                 found |= set(db.scalars(sa.select(ROUNDS.c.id).where(asked, ~ROUND_GOES_ON)))
         return found
 
@@ -584,7 +584,7 @@ def _insert_missing(db: sa.Connection, table: sa.Table) -> sa.Insert:
     return sa.insert(table)
 
 
-def _parts(ids: Sequence[str]) -> Iterator[Sequence[str]]:
+def _parts(ids: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield ids in parts that fit one statement."""
     for start in range(0, len(ids), _IDS_AT_ONCE):
         yield ids[start : start + _IDS_AT_ONCE]

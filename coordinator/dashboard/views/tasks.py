@@ -85,8 +85,8 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
     figures = [figure for figure in (_reports_figure(attempts), *_metric_figures(attempts)) if figure is not None]
     if figures:
         sections.append(Columns("course", "The course of its rounds", tuple(figures)))
-    sections += [_candidates(db, task_id, now_ms), Prose("shows", "What it shows, and to whom", _disclosed(spec), True)]
-    sections.append(_settings(spec))
+    shows = Prose("shows", "What it shows, and to whom", tuple(disclosures(spec)), is_list=True)
+    sections += [_candidates(db, task_id, now_ms), shows, _settings(spec)]
     return Page(
         "tasks",
         row.name,
@@ -101,10 +101,6 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
 def _commands(row: Row) -> tuple[str, ...]:
     verbs = {"running": ("pause", "cancel"), "checking": ("cancel",), "paused": ("resume", "cancel")}.get(row.state, ())
     return (f"mien-coordinator task watch {row.name}", *(f"mien-coordinator task {verb} {row.name}" for verb in verbs))
-
-
-def _disclosed(spec: TaskSpec) -> tuple[str, ...]:
-    return tuple(disclosures(spec))
 
 
 def _summary(row: Row, spec: TaskSpec, now_ms: int) -> Facts:

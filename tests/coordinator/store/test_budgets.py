@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.store import budgets
+from coordinator.store import report
 from coordinator.store.account import read
 from coordinator.store.database import sqlite_url
 from coordinator.store.report import Budgets
@@ -36,7 +36,7 @@ def test_what_is_spent_is_the_ledgers(store: Store, monkeypatch: pytest.MonkeyPa
     record(store, opening(3), devices(3))  # far enough apart for one device to be in both
     (second,) = store.privacy(told)
     assert first.spent < second.spent < 8
-    monkeypatch.setattr(budgets, "read", lambda *_: pytest.fail("nothing was added to the ledger"))
+    monkeypatch.setattr(report, "read", lambda *_: pytest.fail("nothing was added to the ledger"))
     assert store.privacy(told) == (second,)
 
 
