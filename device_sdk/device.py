@@ -622,7 +622,7 @@ class Device:
                     self.clock,
                     self._tell,
                     source=faces,
-                    duty=Role.VALIDATE if validate else Role.TRAIN,
+                    role=Role.VALIDATE if validate else Role.TRAIN,
                     budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
                     abilities=self._abilities(),
                 )

@@ -51,13 +51,13 @@ from device_sdk.people.trained import (
     Pending,
     TrainingFaces,
     digests_of,
-    duty_marks,
-    forget_duties,
+    forget_roles,
     forget_training,
     kept_of,
-    mark_duties,
+    mark_roles,
     pack_pending,
     put_state,
+    role_marks,
     round_tag,
     unpack_pending,
 )
@@ -206,7 +206,7 @@ class Gallery:
                 change.delete(table, person=person.id)
             change.delete("states", person=PERSONAL)
             forget_training(change, person.id)
-            forget_duties(change, person.id)
+            forget_roles(change, person.id)
         return person
 
     @property
@@ -441,16 +441,16 @@ class Gallery:
                 return unpack_pending(record)
         return None
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
+    def roles(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return the roles that these people, or any of these crops (N, 112, 112, 3), have had in a task so far.
 
         It is asked by person and by crop: one person may have other pictures now, the same pictures another name.
         """
         digests = digests_of(crops)
         with self._vault.reading() as view:
-            marks = duty_marks(view, task_id)
+            marks = role_marks(view, task_id)
         return frozenset(
-            duty for (duty, person), marked in marks.items() if person in people or bool(np.isin(digests, marked).any())
+            role for (role, person), marked in marks.items() if person in people or bool(np.isin(digests, marked).any())
         )
 
     def keep_pending(self, pending: Pending, source_crops: Crops | None = None) -> None:
@@ -465,7 +465,7 @@ class Gallery:
                 raise consent_ended()
             change.delete("pending")
             change.insert("pending", pack_pending(pending), person=TOGETHER, tag=round_tag(pending))
-            mark_duties(change, pending, source_crops)
+            mark_roles(change, pending, source_crops)
 
     def is_pending(self, pending: Pending) -> bool:
         """Return whether a round is still to be brought to its end: not settled, and nobody of it withdrew."""

@@ -25,10 +25,10 @@ TOGETHER: Final = 0
 """Owner number of what training keeps of several people together: nobody's own."""
 SOURCE: Final = -1
 """Owner number of what training keeps of a source's faces, who are no people of this device."""
-DUTIES: Final = -2
+ROLE_MARKS: Final = -2
 """Owner number of the record of which faces trained in a task and which judged it."""
 STATE: Final = "the private training state"
-_DUTIES_NOTE: Final = "the note of which faces trained and which judged"
+_ROLES_NOTE: Final = "the note of which faces trained and which judged"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Pending:
     named. `task_id`, `round` and `attempt` name the round; `contribution` is what training gave, kept so that a restart
     goes on with the very same bytes; `private` replaces their private state if the round closes with this contribution
     in its sum, each person's own rows of `per_identity` with that person. `terms` is what a private sum needs besides,
-    None where the sum is plain. `asked` and `duty` are what the owner agreed to, to be checked again before a restart
+    None where the sum is plain. `asked` and `role` are what the owner agreed to, to be checked again before a restart
     sends anything; None is what nobody can check.
     """
 
@@ -53,7 +53,7 @@ class Pending:
     per_identity: tuple[str, ...] = ()
     source: str = ""
     asked: Asked | None = None
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
 
 
 @dataclass(frozen=True)
@@ -106,29 +106,29 @@ def digests_of(crops: Crops) -> NDArray[np.int64]:
     return np.frombuffer(hashed, "<i8").astype(np.int64)
 
 
-def duty_marks(view: Reader, task_id: str) -> dict[tuple[Role, int], NDArray[np.int64]]:
-    """Return the digests of the crops that did a duty in a task, by duty and person, or SOURCE."""
+def role_marks(view: Reader, task_id: str) -> dict[tuple[Role, int], NDArray[np.int64]]:
+    """Return the digests of the crops that had a role in a task, by role and person, or SOURCE."""
     return {
-        _duty_and_person(name): digests
-        for record in view.select("states", person=DUTIES, tag=task_id)
-        for name, digests in unpack_tensors(record.content, what=_DUTIES_NOTE).items()
+        _role_and_person(name): digests
+        for record in view.select("states", person=ROLE_MARKS, tag=task_id)
+        for name, digests in unpack_tensors(record.content, what=_ROLES_NOTE).items()
     }
 
 
-def _duty_and_person(name: str) -> tuple[Role, int]:
-    duty, person = name.split("/")
-    return Role(duty), int(person)
+def _role_and_person(name: str) -> tuple[Role, int]:
+    role, person = name.split("/")
+    return Role(role), int(person)
 
 
-def _put_duty_marks(change: Writer, task_id: str, marks: Mapping[tuple[Role, int], NDArray[np.int64]]) -> None:
-    change.delete("states", person=DUTIES, tag=task_id)
+def _put_role_marks(change: Writer, task_id: str, marks: Mapping[tuple[Role, int], NDArray[np.int64]]) -> None:
+    change.delete("states", person=ROLE_MARKS, tag=task_id)
     if marks:
-        content = pack_tensors({f"{duty.value}/{person}": digests for (duty, person), digests in marks.items()})
-        change.insert("states", content, person=DUTIES, tag=task_id)
+        content = pack_tensors({f"{role.value}/{person}": digests for (role, person), digests in marks.items()})
+        change.insert("states", content, person=ROLE_MARKS, tag=task_id)
 
 
-def mark_duties(change: Writer, pending: Pending, source_crops: Crops | None) -> None:
-    marks = duty_marks(change, pending.task_id)
+def mark_roles(change: Writer, pending: Pending, source_crops: Crops | None) -> None:
+    marks = role_marks(change, pending.task_id)
     done = {
         person: np.stack([crop_in(record) for record in change.select("crops", person=person)])
         for person in pending.people
@@ -136,16 +136,16 @@ def mark_duties(change: Writer, pending: Pending, source_crops: Crops | None) ->
     if source_crops is not None:
         done[SOURCE] = source_crops
     for person, crops in done.items():
-        key = (pending.duty, person)
+        key = (pending.role, person)
         marks[key] = np.union1d(marks.get(key, np.empty(0, np.int64)), digests_of(crops))
-    _put_duty_marks(change, pending.task_id, marks)
+    _put_role_marks(change, pending.task_id, marks)
 
 
-def forget_duties(change: Writer, person_id: int) -> None:
+def forget_roles(change: Writer, person_id: int) -> None:
     """Remove the note of what a removed person's pictures did."""
-    for task_id in [record.tag for record in change.select("states", person=DUTIES)]:
-        marks = duty_marks(change, task_id)
-        _put_duty_marks(change, task_id, {key: marked for key, marked in marks.items() if key[1] != person_id})
+    for task_id in [record.tag for record in change.select("states", person=ROLE_MARKS)]:
+        marks = role_marks(change, task_id)
+        _put_role_marks(change, task_id, {key: marked for key, marked in marks.items() if key[1] != person_id})
 
 
 def round_tag(pending: Pending) -> str:
@@ -156,7 +156,7 @@ def pack_pending(pending: Pending) -> bytes:
     facts: dict[str, Any] = {
         name: getattr(pending, name) for name in ("people", "task_id", "round", "attempt", "per_identity", "source")
     }
-    facts["duty"] = pending.duty.value
+    facts["duty"] = pending.role.value
     for name, record in (("terms", pending.terms), ("asked", pending.asked)):
         if record is not None:
             facts[name] = to_mapping(record)

@@ -40,7 +40,7 @@ def stage_of(method: Method, task: TaskSpec) -> Validation:
     return method.validation
 
 
-def check_duty(asked: Role, offered: Role) -> None:
+def check_role(asked: Role, offered: Role) -> None:
     """Raise ViolationError where a coordinator asks for something else than the device offered to do."""
     if asked is not offered:
         raise ViolationError(
@@ -49,14 +49,14 @@ def check_duty(asked: Role, offered: Role) -> None:
         )
 
 
-def check_apart(duty: Role, private: Arrays, method: Method, done: frozenset[Role]) -> None:
+def check_apart(role: Role, private: Arrays, method: Method, done: frozenset[Role]) -> None:
     """Raise ConfigError for faces that would judge what they train, or train what they judge.
 
     `done` is what any of them did in the task before; their `private` state tells it too, kept by whatever version.
     """
-    if duty is Role.VALIDATE and (Role.TRAIN in done or any(name in private for name in method.per_identity)):
+    if role is Role.VALIDATE and (Role.TRAIN in done or any(name in private for name in method.per_identity)):
         raise ConfigError("these faces train in this task, so they cannot judge it; validate from a home of its own")
-    if duty is Role.TRAIN and (Role.VALIDATE in done or JUDGED in private):
+    if role is Role.TRAIN and (Role.VALIDATE in done or JUDGED in private):
         raise ConfigError("these faces judge this task's candidates, so they do not train; keep to --validate here")
 
 

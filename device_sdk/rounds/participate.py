@@ -33,7 +33,7 @@ from device_sdk.rounds.disclosure import (
     check_agreed,
     check_kind,
 )
-from device_sdk.rounds.judging import Judged, check_apart, check_duty, judge, stage_of
+from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
 from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
@@ -202,7 +202,7 @@ def local_seed(device_id: str, task: TaskSpec, ref: RoundRef) -> int:
 class Participant:
     """A device that takes part in rounds. `runtime_for` gives the runtime that trains a model.
 
-    With a `source` its faces train instead of the gallery's people. `duty` is what this device offers: to train, or to
+    With a `source` its faces train instead of the gallery's people. `role` is what this device offers: to train, or to
     judge candidates on faces that do not. `budget` is what a round's training may take. `abilities` are what the
     coordinator is told that this device can train. `random_bytes` and `local_seed`
     are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
@@ -220,7 +220,7 @@ class Participant:
     random_bytes: RandomBytes = secret_bytes
     source: SourceFaces | None = None
     local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     abilities: Abilities = UNSAID
 
@@ -243,7 +243,7 @@ class Participant:
         answer = self.client.check_in(
             self.abilities.backbones,
             min_cohort=self.agreement.min_cohort,
-            duty=self.duty,
+            role=self.role,
             methods=methods,
             engines=self.abilities.engines,
             parts=self.abilities.parts,
@@ -272,7 +272,7 @@ class Participant:
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
             # 6. Train, or judge what others trained.
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
-            check_apart(self.duty, faces.private, plan.method, faces.duties)
+            check_apart(self.role, faces.private, plan.method, faces.roles)
             told = self._told(plan)
             with _defects_named():
                 output = self._do(plan, faces, told)
@@ -288,7 +288,7 @@ class Participant:
                 per_identity=plan.method.per_identity,
                 source=faces.source,
                 asked=Asked(plan.task, plan.layout),
-                duty=self.duty,
+                role=self.role,
             )
             self.gallery.keep_pending(pending, faces.crops if faces.source else None)
         except UnavailableError:
@@ -317,13 +317,13 @@ class Participant:
         return plan.work.disclose(plan.task, plan.layout, num_images=images, min_cohort=floor, num_people=people)
 
     def _plan(self, assignment: Assignment, pool: Pool) -> Plan:
-        check_duty(assignment.duty, self.duty)
+        check_role(assignment.role, self.role)
         task = assignment.task
         method = METHODS.get(task.method)
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
-        work = WORK_OF[self.duty] if method.trains or self.duty is Role.VALIDATE else MEASURING
+        work = WORK_OF[self.role] if method.trains or self.role is Role.VALIDATE else MEASURING
         task = work.task(method, task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
@@ -488,8 +488,8 @@ class Participant:
                 raise ConfigError("an earlier version of this program trained for it, under an agreement now unknown")
             check_agreed(pending.asked.task, pending.asked.layout, self.agreement)
             check_kind(find_method(pending.asked.task.method), pending.asked.task, self.agreement)
-            if pending.duty is not self.duty:
-                raise ConfigError(f"it was to {pending.duty.value}, and this phone is now to {self.duty.value} only")
+            if pending.role is not self.role:
+                raise ConfigError(f"it was to {pending.role.value}, and this phone is now to {self.role.value} only")
             pool = pool_of(self.gallery, self.agreement.person, self.source)
             source = "" if pool.source is None else pool.source.id
             if source != pending.source or not set(pending.people) <= {person.id for person in pool.people}:

@@ -45,7 +45,7 @@ class TrainingGallery(Protocol):
         """Return the private state of a source's faces from a task's last counted round."""
         ...
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
+    def roles(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return the roles that these faces have had in a task so far."""
         ...
 

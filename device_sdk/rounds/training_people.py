@@ -22,7 +22,7 @@ class RoundFaces:
     """Faces of one round: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
 
     `people` are in the order of their numbers, `source` names a source that trains instead. `is_continued` is false
-    where an identity has another number than in the last round that counted. `duties` is what any of these faces did in
+    where an identity has another number than in the last round that counted. `roles` is what any of these faces did in
     the task before.
     """
 
@@ -32,7 +32,7 @@ class RoundFaces:
     people: tuple[int, ...]
     source: str
     is_continued: bool
-    duties: frozenset[Role]
+    roles: frozenset[Role]
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Pool:
         """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
-            crops, duties = self.source.crops, gallery.duties(task_id, (), self.source.crops)
-            return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), duties)
+            crops, roles = self.source.crops, gallery.roles(task_id, (), self.source.crops)
+            return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), roles)
         found = gallery.training_faces([person.id for person in self.people], task_id, method.per_identity)
         labels = found.labels if Property.SEVERAL_PEOPLE in method.properties and len(self.people) > 1 else None
-        people, duties = found.of.people, gallery.duties(task_id, found.of.people, found.crops)
-        return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, duties)
+        people, roles = found.of.people, gallery.roles(task_id, found.of.people, found.crops)
+        return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, roles)
 
 
 _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"

@@ -69,7 +69,7 @@ class Assignment:
     stage: Stage | None
     reply: bytes = field(repr=False)
     reply_stream: BlobId | None = None
-    duty: Role = Role.TRAIN
+    role: Role = Role.TRAIN
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class CoordinatorClient:
         backbones: tuple[str, ...],
         *,
         min_cohort: int = 0,
-        duty: Role = Role.TRAIN,
+        role: Role = Role.TRAIN,
         methods: Iterable[str] = METHODS,
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
@@ -188,14 +188,14 @@ class CoordinatorClient:
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
         are all that this device can train; without both nothing is said. `parts` are those that its graphs train, with
-        the objectives; empty where nothing limits them. `duty` is what this device offers to do.
+        the objectives; empty where nothing limits them. `role` is what this device offers to do.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
             software=software("mien-device"),
             backbones=backbones,
             min_cohort=min_cohort,
-            duty=ROLES[duty],
+            duty=ROLES[role],
             methods=sorted(methods),
             engines=sorted(engines),
             parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
@@ -465,15 +465,15 @@ def _assignment(message: rounds_pb2.Assignment) -> Assignment:
         TOLD_STAGES.get(message.stage),
         message.reply,
         _blob(message.reply_stream),
-        _duty(message.duty),
+        _role(message.duty),
     )
 
 
-def _duty(value: int) -> Role:
-    duty = next((duty for duty, number in ROLES.items() if number == value), None)
-    if duty is None:
+def _role(value: int) -> Role:
+    role = next((role for role, number in ROLES.items() if number == value), None)
+    if role is None:
         raise VersionError("the coordinator asks for something that this program does not know; upgrade mien")
-    return duty
+    return role
 
 
 def _blob(ref: common_pb2.BlobRef) -> BlobId | None:

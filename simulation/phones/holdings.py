@@ -74,7 +74,7 @@ class MemoryGallery:
         self.crops = crops
         self._person = Person(1, "owner", 0, consent_unix_s=0, num_images=len(crops))
         self._kept: dict[str, Kept] = {}
-        self._duties: dict[str, frozenset[Role]] = {}
+        self._roles: dict[str, frozenset[Role]] = {}
         self._pending: Pending | None = None
 
     def people(self) -> tuple[Person, ...]:
@@ -96,9 +96,9 @@ class MemoryGallery:
         """Return nothing: emulated phones have no sources."""
         return {}
 
-    def duties(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
+    def roles(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return what the owner's faces have done in a task so far."""
-        return self._duties.get(task_id, frozenset())
+        return self._roles.get(task_id, frozenset())
 
     def pending(self) -> Pending | None:
         """Return the round that the phone trained for and that has not ended."""
@@ -107,7 +107,7 @@ class MemoryGallery:
     def keep_pending(self, pending: Pending, source_crops: Crops | None = None) -> None:
         """Keep a trained round, in an earlier one's place."""
         self._pending = pending
-        self._duties[pending.task_id] = self._duties.get(pending.task_id, frozenset()) | {pending.duty}
+        self._roles[pending.task_id] = self._roles.get(pending.task_id, frozenset()) | {pending.role}
 
     def is_pending(self, pending: Pending) -> bool:
         """Tell whether a round is still to be brought to its end."""

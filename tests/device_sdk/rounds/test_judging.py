@@ -12,7 +12,7 @@ import pytest
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.judging import JUDGED, Judged, check_apart, check_duty, judge, stage_of
+from device_sdk.rounds.judging import JUDGED, Judged, check_apart, check_role, judge, stage_of
 from device_sdk.rounds.training_people import Pool, pool_of
 from device_sdk.storage.keystore import FileKeyStore
 from mien.contribution import Arrays
@@ -74,9 +74,9 @@ def test_too_few_people_cannot_judge() -> None:
 
 
 def test_a_device_does_what_it_offered_and_nothing_else() -> None:
-    check_duty(Role.VALIDATE, Role.VALIDATE)
+    check_role(Role.VALIDATE, Role.VALIDATE)
     with pytest.raises(ViolationError, match="asks this phone to train, and it offered to validate only"):
-        check_duty(Role.TRAIN, Role.VALIDATE)
+        check_role(Role.TRAIN, Role.VALIDATE)
     with pytest.raises(ViolationError, match="has no validators"):
         stage_of(PFM, replace(TASK, options={"validation": "off"}, validators=None))
     with pytest.raises(ViolationError, match="has no validators"):
@@ -86,8 +86,8 @@ def test_a_device_does_what_it_offered_and_nothing_else() -> None:
 def test_faces_that_train_do_not_judge_nor_the_reverse() -> None:
     trained = {"class_embeddings": np.zeros((4, 8), np.float32)}
     judged = {JUDGED: np.ones(1, np.float32)}
-    for duty, kept in ((Role.TRAIN, trained), (Role.VALIDATE, judged), (Role.TRAIN, {}), (Role.VALIDATE, {})):
-        check_apart(duty, kept, PFM, frozenset({duty}))
+    for role, kept in ((Role.TRAIN, trained), (Role.VALIDATE, judged), (Role.TRAIN, {}), (Role.VALIDATE, {})):
+        check_apart(role, kept, PFM, frozenset({role}))
     with pytest.raises(ConfigError, match="cannot judge it"):
         check_apart(Role.VALIDATE, trained, PFM, frozenset())
     with pytest.raises(ConfigError, match="do not train"):
@@ -106,18 +106,18 @@ class Home:
         crops = noise_crops(seed)
         self.gallery.enroll(name, crops, template_of(crops), now_unix_s=1, consent=True, add=add)
 
-    def does(self, duty: Role, pool: Pool, task_id: str = "task", *, counted: bool = True) -> None:
+    def does(self, role: Role, pool: Pool, task_id: str = "task", *, counted: bool = True) -> None:
         """A round, as `Participant` goes through it; raises ConfigError where these faces may not."""
         faces = pool.faces(self.gallery, task_id, PFM)
-        check_apart(duty, faces.private, PFM, faces.duties)
-        pending = Pending(faces.people, task_id, 1, 1, b"", {}, source=faces.source, duty=duty)
+        check_apart(role, faces.private, PFM, faces.roles)
+        pending = Pending(faces.people, task_id, 1, 1, b"", {}, source=faces.source, role=role)
         self.gallery.keep_pending(pending, faces.crops if faces.source else None)
         self.gallery.settle(pending, counted=counted)
 
-    def may(self, duty: Role, pool: Pool | None = None) -> bool:
+    def may(self, role: Role, pool: Pool | None = None) -> bool:
         faces = (pool or pool_of(self.gallery, "", None)).faces(self.gallery, "task", PFM)
         try:
-            check_apart(duty, faces.private, PFM, faces.duties)
+            check_apart(role, faces.private, PFM, faces.roles)
         except ConfigError:
             return False
         return True
@@ -139,10 +139,10 @@ def home(tmp_path: Path, key_store: FileKeyStore) -> Iterator[Home]:
     made.gallery.close()
 
 
-@pytest.mark.parametrize("duty", list(Role))
-def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Role) -> None:
-    gallery, other = home.gallery, OTHER[duty]
-    home.does(duty, pool_of(gallery, "", None))
+@pytest.mark.parametrize("role", list(Role))
+def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, role: Role) -> None:
+    gallery, other = home.gallery, OTHER[role]
+    home.does(role, pool_of(gallery, "", None))
     for name in NAMES:
         assert not home.may(other, pool_of(gallery, name, None))
     gallery.set_consent("Ada", granted_unix_s=None)
@@ -151,9 +151,9 @@ def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Ro
         gallery.set_consent(name, granted_unix_s=None)
         gallery.set_consent(name, granted_unix_s=2)
     assert not home.may(other)
-    assert home.may(duty)
+    assert home.may(role)
     # A round of some of them, of somebody new, with other pictures: the rest stay what they were.
-    home.does(duty, pool_of(gallery, "Bo", None))
+    home.does(role, pool_of(gallery, "Bo", None))
     home.enroll("Eve", 9)
     home.enroll("Cy", 10, add=True)
     assert home.may(other, pool_of(gallery, "Eve", None))
@@ -161,10 +161,10 @@ def test_a_duty_stays_with_each_person_whoever_else_changes(home: Home, duty: Ro
     assert not home.may(other)
 
 
-@pytest.mark.parametrize("duty", list(Role))
-def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, duty: Role) -> None:
-    other = OTHER[duty]
-    home.does(duty, source("a", 11, 12))
+@pytest.mark.parametrize("role", list(Role))
+def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, role: Role) -> None:
+    other = OTHER[role]
+    home.does(role, source("a", 11, 12))
     home.does(other, source("b", 13))
     assert not home.may(other, source("a", 11, 12))
     assert not home.may(other, source("c", 14, 12))
@@ -172,7 +172,7 @@ def test_a_duty_stays_with_a_sources_pictures_whatever_it_is_called(home: Home, 
     # The same pictures, enrolled; and the reverse.
     home.enroll("Eve", 12)
     assert not home.may(other, pool_of(home.gallery, "Eve", None))
-    home.does(duty, pool_of(home.gallery, "Ada", None))
+    home.does(role, pool_of(home.gallery, "Ada", None))
     assert not home.may(other, source("d", 1))
 
 

@@ -201,7 +201,7 @@ def test_an_upload_that_counts_already_is_only_waited_for(bench: Bench) -> None:
         ({"agreement": replace(PLAIN, person="Other")}, "other faces"),
         ({"agreement": replace(PLAIN, person="Nobody")}, "nobody called"),
         ({"source": SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))}, "other faces"),
-        ({"duty": Role.VALIDATE}, "was to train"),
+        ({"role": Role.VALIDATE}, "was to train"),
     ],
 )
 def test_what_the_owner_no_longer_agrees_to_is_not_sent_after_a_restart(

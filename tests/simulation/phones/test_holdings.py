@@ -40,7 +40,7 @@ def test_private_state_is_kept_of_counted_rounds_only() -> None:
     gallery.settle(counted, counted=True)
     np.testing.assert_array_equal(gallery.training_faces((1,), "task", ("w",)).of.private["w"], W[None])
     assert not gallery.training_faces((1,), "another", ("w",)).of.private
-    assert gallery.duties("task", (1,), gallery.crops) == {Role.TRAIN}
+    assert gallery.roles("task", (1,), gallery.crops) == {Role.TRAIN}
 
 
 def test_crops_are_not_copied() -> None:
