@@ -18,7 +18,7 @@ from device_sdk.faces.source import SourceFaces, read_source
 from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.models.graphs import fetch_graphs, list_in_force
 from device_sdk.models.models import KnownModel, Model, ModelStore
-from device_sdk.models.releases import ReleaseGuard
+from device_sdk.models.releases import CheckedRelease, ReleaseGuard
 from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.people.backup import seal_backup, unseal_backup
 from device_sdk.people.enroll import Enrollment, RefusedImage, enroll, gather_images
@@ -65,7 +65,6 @@ from mien.errors import (
     VersionError,
 )
 from mien.methods.base import Runtime
-from mien.models.bundles import BundleManifest
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import Role
@@ -404,10 +403,8 @@ class Device:
     def offered_variants(self) -> tuple[Variant, ...]:
         """Return the variants that come with the released model, fetched; none where nothing is signed."""
         with self.connect() as client:
-            manifest = client.manifest()
-            guard = ReleaseGuard(self.identity.release_key, self.home.release)
-            guard.check(manifest)
-            offered = self.variants.offered(client, guard.signed(manifest))
+            release = self._release_guard.check(client.manifest())
+            offered = self.variants.offered(client, release.signed)
             for variant in offered:
                 self.variants.fetch(client, variant, progress=transfer(self._tell, f"variant {variant.tier}"))
         return offered
@@ -421,31 +418,29 @@ class Device:
             return self._update(client)
 
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
-        manifest = client.manifest()
-        guard = ReleaseGuard(self.identity.release_key, self.home.release)
-        checked = guard.check(manifest)
-        signed = guard.signed(manifest)
-        fetch_graphs(client, signed, self.home.graphs, self.config.values.runtime)
-        variant = self._wanted(client, signed, manifest)
-        return self._take_over(client, manifest, variant, remember=lambda: guard.accept(checked))
+        release = self._release_guard.check(client.manifest())
+        fetch_graphs(client, release.signed, self.home.graphs, self.config.values.runtime)
+        return self._take_over(client, release, self._wanted(client, release))
 
-    def _wanted(self, client: CoordinatorClient, signed: BundleManifest | None, manifest: Manifest) -> Variant | None:
+    @property
+    def _release_guard(self) -> ReleaseGuard:
+        return ReleaseGuard(self.identity.release_key, self.home.release)
+
+    def _wanted(self, client: CoordinatorClient, release: CheckedRelease) -> Variant | None:
         """Return the variant that `inference.tier` names, fetched; None for float32, and where a release has none."""
         tier = self._wanted_tier()
         if tier == FLOAT32:
             return None
         why, offered = f"This release has no variant {tier} that this program can run", tuple[Variant, ...]()
         try:
-            offered = self.variants.offered(client, signed)
+            offered = self.variants.offered(client, release.signed)
         except VersionError as error:
             why = f"No variant of this release was looked at ({error.message})"
         found = next((each for each in offered if each.tier == tier), None)
         if found is not None:
             self.variants.fetch(client, found, progress=transfer(self._tell, f"variant {tier}"))
-        elif self.gallery.form_id != manifest.model_id:
-            self._tell(
-                Event("no_variant", f"{why}: it is used in float32.", {"model_id": manifest.model_id, "tier": tier})
-            )
+        elif self.gallery.form_id != (model_id := release.manifest.model_id):
+            self._tell(Event("no_variant", f"{why}: it is used in float32.", {"model_id": model_id, "tier": tier}))
         return found
 
     def _wanted_tier(self) -> str:
@@ -454,17 +449,16 @@ class Device:
             return self.config.values.inference.tier
         return load_config(self.home.config).values.inference.tier
 
-    def _take_over(
-        self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, *, remember: Callable[[], None]
-    ) -> ModelUpdate:
+    def _take_over(self, client: CoordinatorClient, release: CheckedRelease, variant: Variant | None) -> ModelUpdate:
         """Use a checked release; the gallery changes over in one switch.
 
         The release is remembered just before it comes into force: a device that dies in between takes it at its next
         update, one that died the other way round would let an older one in.
         """
+        manifest = release.manifest
         before, tier = self.gallery.form_id, FLOAT32 if variant is None else variant.tier
         if before == form_id(manifest.model_id, "" if variant is None else variant.sha256):
-            self._refresh(client, manifest, variant, remember)
+            self._refresh(client, release, variant)
             return ModelUpdate(manifest.model_id, changed=False, num_templates=0, tier=tier)
         with self.models.switching():
             model = (
@@ -472,7 +466,7 @@ class Device:
             )
             recogniser = self._recogniser(model, variant)
             personal = None if before is None else self.gallery.personal(model_of(before))
-            remember()
+            self._release_guard.accept(release)
             if variant is not None:
                 self.variants.keep(variant)
             num_templates = self.gallery.reembed(recogniser.form_id, recogniser.input, recogniser.embed)
@@ -490,11 +484,10 @@ class Device:
             self._fit_again(recogniser, personal.form)
         return ModelUpdate(recogniser.model_id, changed=True, num_templates=num_templates, tier=tier)
 
-    def _refresh(
-        self, client: CoordinatorClient, manifest: Manifest, variant: Variant | None, remember: Callable[[], None]
-    ) -> None:
+    def _refresh(self, client: CoordinatorClient, release: CheckedRelease, variant: Variant | None) -> None:
         """Adopt news about the form in use: its thresholds, which are in force once they are fetched."""
-        remember()
+        manifest = release.manifest
+        self._release_guard.accept(release)
         if variant is not None:
             self.variants.keep(variant)
         if self.models.holds(manifest):

@@ -46,8 +46,8 @@ def fetch_graphs(
     with locked_folder(folder):
         listed = next(file for file in signed.graphs if file.name == bundles.GRAPHS)
         path = _fetched(client, listed, folder, progress)
-        graphs_json = read_limited(path, MAX_JSON_BYTES, what="the list of graphs")
-        bundles.check_graphs(signed, graphs_json)
+        unverified_graphs_json = read_limited(path, MAX_JSON_BYTES, what="the list of graphs")
+        graphs_json = bundles.check_graphs(signed, unverified_graphs_json)
         wanted = [file for file in signed.graphs if file.name.endswith(SUFFIXES[_graph_engine(engine)])]
         for file in wanted:
             _fetched(client, file, folder, progress)

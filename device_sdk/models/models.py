@@ -12,7 +12,6 @@ fetched again. `model_id` of the gallery says which model verifies; nothing here
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -74,7 +73,8 @@ class ModelStore:
         if not self.has(manifest.model_id):
             return False
         stored = self._manifest(manifest.model_id)
-        return stored.spec_json == manifest.spec_json and stored.public_shard == manifest.public_shard
+        same_spec = stored.unverified_spec_json == manifest.unverified_spec_json
+        return same_spec and stored.public_shard == manifest.public_shard
 
     def known(self, model: str) -> KnownModel:
         """Return the facts about a stored model besides its parameters; raises NotFoundError."""
@@ -87,10 +87,10 @@ class ModelStore:
         data = read_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
         if len(data) != 4 * layout.size:
             raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
-        theta = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
-        if model_id(layout.sha256, theta) != model:
+        unverified = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
+        if model_id(layout.sha256, unverified) != model:
             raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
-        return Model(model, spec, layout, theta, stored.public_shard)
+        return Model(model, spec, layout, theta=unverified, public_shard=stored.public_shard)
 
     def load_shard(self, model: Model) -> PublicShard | None:
         """Return the public faces that came with a model, None where it has none."""
@@ -117,16 +117,6 @@ class ModelStore:
             # The blob is what its hash says, so the operator's manifest and parameters do not belong together.
             self._manifest_path(manifest.model_id).unlink()
             raise
-
-    def refresh(self, manifest: Manifest) -> None:
-        """Adopt news about a stored model since it was fetched: its thresholds above all."""
-        self._check(manifest)
-        stored = self._manifest(manifest.model_id)
-        if (stored.theta, _described(stored)[1]) != (manifest.theta, _described(manifest)[1]):
-            raise CorruptDataError("the coordinator describes a known model in another way; tell the operator")
-        if stored.spec_json != manifest.spec_json:
-            spec_only = dataclasses.replace(stored, spec_json=manifest.spec_json)
-            write_atomically(self._manifest_path(manifest.model_id), _to_json(spec_only), private=True)
 
     @contextlib.contextmanager
     def switching(self) -> Iterator[None]:
@@ -177,15 +167,16 @@ class ModelStore:
             return False
         if not bases:
             return False
-        self._fetch_blob(client, changes, "what changed in the model", progress)
+        what = "what changed in the model"
+        self._fetch_blob(client, changes, what, progress)
         try:
-            changed = unpack_tensors(self._blob(changes.sha256).read_bytes(), what="what changed in the model")
+            unverified_changes = unpack_tensors(self._blob(changes.sha256).read_bytes(), what=what)
             for base in bases:
                 stored = self.load(base)
-                theta = stored.layout.flatten({**stored.layout.unflatten(stored.theta), **changed})
-                data = np.ascontiguousarray(theta, "<f4").tobytes()
-                if hashlib.sha256(data).hexdigest() == manifest.theta.sha256:
-                    write_atomically(path, data, private=True)
+                tensors = {**stored.layout.unflatten(stored.theta), **unverified_changes}
+                unverified_theta = np.ascontiguousarray(stored.layout.flatten(tensors), "<f4").tobytes()
+                if hashlib.sha256(unverified_theta).hexdigest() == manifest.theta.sha256:
+                    write_atomically(path, unverified_theta, private=True)
                     return True
         except IntegrityError:
             return False  # the whole model, which has a hash of its own, is fetched instead
@@ -233,7 +224,7 @@ class ModelStore:
 def _described(manifest: Manifest) -> tuple[ModelSpec, ParameterLayout]:
     """Return a manifest's spec and layout; a field that this program does not know is of a newer one."""
     try:
-        return model_from_json(manifest.spec_json)
+        return model_from_json(manifest.unverified_spec_json)
     except ConfigError as error:
         raise VersionError(f"the model's manifest cannot be read ({error.message}); upgrade mien") from error
 
@@ -243,7 +234,7 @@ def _to_json(manifest: Manifest) -> bytes:
     return to_canonical_json(
         {
             "model_id": manifest.model_id,
-            "spec_json": manifest.spec_json.decode(),
+            "spec_json": manifest.unverified_spec_json.decode(),
             "theta": [manifest.theta.sha256, manifest.theta.size_bytes],
             "public_shard": [shard.sha256, shard.size_bytes] if shard else None,
         }

@@ -40,52 +40,57 @@ class SeenRelease:
     min_sdk: str = ""
 
 
+@dataclass(frozen=True)
+class CheckedRelease:
+    """A release that may come into use: as it was offered and as it was signed; None for a device without a key."""
+
+    manifest: Manifest
+    signed: BundleManifest | None = None
+    seen: SeenRelease | None = None
+
+
 class ReleaseGuard:
     """Accepts releases under one pinned key (empty: all, unsigned); `path` remembers the newest."""
 
     def __init__(self, release_key: str, path: Path) -> None:
         self._key, self._path = release_key, path
 
-    def check(self, manifest: Manifest) -> SeenRelease | None:
-        """Return the record of an offered release for `accept`; None for a device without a pinned key.
+    def check(self, unverified: Manifest) -> CheckedRelease:
+        """Return an offered release once it is the signed one; a device without a pinned key takes any.
 
         Raises CorruptDataError for a release that is not signed, was changed, or is older than one that was accepted;
         VersionError where this program is too old for it.
         """
         if not self._key:
-            return None
-        if not manifest.bundle_json:
+            return CheckedRelease(unverified)
+        if not unverified.unverified_bundle_json:
             raise CorruptDataError(
                 "the release is not signed, and this device takes signed ones only; do not use it, tell the operator"
             )
-        signed = bundles.verify(self._key, manifest.bundle_json, manifest.bundle_signature)
-        bundles.check_description(signed, manifest.spec_json)
+        signed = bundles.verify(self._key, unverified.unverified_bundle_json, unverified.bundle_signature)
+        bundles.check_description(signed, unverified.unverified_spec_json)
         bundles.check_sdk(signed, version())
-        offered = {bundles.THETA: manifest.theta, bundles.SHARD: manifest.public_shard}
+        offered = {bundles.THETA: unverified.theta, bundles.SHARD: unverified.public_shard}
         same = all(_blob_of(signed.file(name)) == blob for name, blob in offered.items())
-        if manifest.model_id != signed.model_id or not same:
+        if unverified.model_id != signed.model_id or not same:
             raise CorruptDataError("the release is not the signed one; do not use it, tell the operator")
-        sha256 = bundles.hash_of(manifest.bundle_json)
-        checked = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256, signed.min_sdk)
-        self._check_order(checked)
-        return checked
+        sha256 = bundles.hash_of(unverified.unverified_bundle_json)
+        seen = SeenRelease(self._key, signed.sequence, signed.model_id, signed.fallbacks, sha256, signed.min_sdk)
+        self._check_order(seen)
+        return CheckedRelease(unverified, signed, seen)
 
-    def signed(self, checked: Manifest) -> BundleManifest | None:
-        """Return the signed manifest of a release that `check` let pass; None for a device without a key."""
-        return bundles.verify(self._key, checked.bundle_json, checked.bundle_signature) if self._key else None
-
-    def accept(self, checked: SeenRelease | None) -> None:
+    def accept(self, release: CheckedRelease) -> None:
         """Remember a checked release. Call it before the release comes into use: then no crash lets an older one in.
 
         Raises CorruptDataError where another process of this device has accepted a newer one since the check.
         """
-        if checked is None:
+        if release.seen is None:
             return
         with held(self._path.with_suffix(".lock")):
-            self._check_order(checked)
-            seen = self._seen()
-            if seen is None or checked.sequence > seen.sequence:
-                write_atomically(self._path, to_canonical_json(to_mapping(checked)), private=True)
+            self._check_order(release.seen)
+            before = self._seen()
+            if before is None or release.seen.sequence > before.sequence:
+                write_atomically(self._path, to_canonical_json(to_mapping(release.seen)), private=True)
 
     def _check_order(self, offered: SeenRelease) -> None:
         seen = self._seen()

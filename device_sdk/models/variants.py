@@ -61,8 +61,8 @@ class VariantStore:
             return ()
         with self._locked():
             path = self._fetched(client, BlobId(listed.sha256, listed.size_bytes), "the list of variants", progress)
-            data = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
-            return check_variants(signed, data, software=version()).variants
+            unverified_variants_json = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
+            return check_variants(signed, unverified_variants_json, software=version()).variants
 
     def fetch(self, client: CoordinatorClient, variant: Variant, *, progress: Progress | None = None) -> None:
         """Fetch an offered variant's file; it can be loaded once it is kept."""
@@ -99,13 +99,13 @@ class VariantStore:
         path = self._blob(variant.sha256)
         if not path.is_file():
             raise NotFoundError("that variant of the model is not on this device; run `mien-device update`")
-        data = read_limited(path, MAX_GRAPH_BYTES, what=f"variant {variant.tier}")
-        if hashlib.sha256(data).hexdigest() != variant.sha256:
+        unverified = read_limited(path, MAX_GRAPH_BYTES, what=f"variant {variant.tier}")
+        if hashlib.sha256(unverified).hexdigest() != variant.sha256:
             raise CorruptDataError(
                 f"variant {variant.tier} of the model is damaged or was changed; run `mien-device update` to fetch it "
                 "again"
             )
-        return data
+        return unverified
 
     def keep_only(self, forms: Iterable[str]) -> None:
         """Remove everything that these forms do not need."""

@@ -58,13 +58,13 @@ class SumTerms:
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
         )
 
-    def check_numbers(self, config: RoundConfig, ref: RoundRef) -> None:
+    def check_numbers(self, unverified: RoundConfig, ref: RoundRef) -> None:
         """Raise ViolationError unless numbers are rounded as this device plans it too; an adaptive clip is given.
 
         Coarser steps would make one device weigh more than the promised noise hides.
         """
-        clip = config.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
-        if config.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
+        clip = unverified.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
+        if unverified.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
             raise ViolationError(
                 "the round clips or rounds updates otherwise than its task says; leave the round, and tell the operator"
             )

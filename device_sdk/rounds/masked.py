@@ -56,14 +56,14 @@ class Party:
     clock: Clock
     random_bytes: RandomBytes = field(repr=False)
 
-    def begin(self, terms: SumTerms, ref: RoundRef, invite: bytes) -> DeviceRound:
+    def begin(self, terms: SumTerms, ref: RoundRef, unverified_invite: bytes) -> DeviceRound:
         """Return the attempt that message 0 begins, once it was checked; errors as `mien.secagg.DeviceRound`."""
         privacy, identity = terms.task.privacy, self.identity
-        config = invite_from_bytes(invite)
-        check_terms(config, privacy.dp, privacy.l2_clip)
-        terms.check_numbers(config, ref)
+        unverified_config = invite_from_bytes(unverified_invite)
+        check_terms(unverified_config, privacy.dp, privacy.l2_clip)
+        terms.check_numbers(unverified_config, ref)
         return DeviceRound(
-            invite,
+            unverified_invite,
             identity=sum_identity(identity),
             assignment=terms.assignment(ref),
             policy=terms.policy(self.min_cohort),
@@ -79,7 +79,7 @@ class PlainPart:
     def __init__(self, contribution: bytes) -> None:
         self._contribution = contribution
 
-    def answer(self, stage: Stage, _told: bytes) -> bytes | Upload | None:
+    def answer(self, stage: Stage, _unverified_message: bytes) -> bytes | Upload | None:
         """Return the contribution at UPLOAD, else None."""
         return Upload(b"", self._contribution) if stage is Stage.UPLOAD else None
 
@@ -109,20 +109,20 @@ class MaskedPart:
         if self._round is not None:
             self._round.forget()
 
-    def answer(self, stage: Stage, told: bytes) -> bytes | Upload | None:
+    def answer(self, stage: Stage, unverified_message: bytes) -> bytes | Upload | None:
         """Return this device's message of a stage, for UPLOAD with the vector that goes with it; None without a part.
 
         Raises what `mien.secagg.DeviceRound` raises, ViolationError where the coordinator tells another story than
         before, LateError after the deadlines; the secrets are gone then.
         """
-        if not told or stage not in STAGES:
+        if not unverified_message or stage not in STAGES:
             return None
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.forget)
             self._check_time()
-            digest = hashlib.sha256(told).digest()
+            digest = hashlib.sha256(unverified_message).digest()
             if stage not in self._answers:
-                self._answers[stage] = digest, self._step(stage, told)
+                self._answers[stage] = digest, self._step(stage, unverified_message)
             heard, answer = self._answers[stage]
             if heard != digest:
                 raise ViolationError(
@@ -135,31 +135,31 @@ class MaskedPart:
         if self._party.clock.monotonic_s() > self._ends_s:
             raise LateError("the round's deadlines have passed; nothing is lost, check in again")
 
-    def _step(self, stage: Stage, told: bytes) -> bytes | Upload:
+    def _step(self, stage: Stage, unverified_message: bytes) -> bytes | Upload:
         attempt = self._round
         if attempt is None:
-            return self._advertise(stage, told)
+            return self._advertise(stage, unverified_message)
         match stage:
             case Stage.SHARES:
-                return attempt.share(told)
+                return attempt.share(unverified_message)
             case Stage.UPLOAD:
-                return self._mask(attempt, told)
+                return self._mask(attempt, unverified_message)
             case Stage.UNMASK if attempt.config.cohort.profile.has_consistency_round:
-                return attempt.unmask(told)
+                return attempt.unmask(unverified_message)
             case _:
-                return attempt.agree(told)
+                return attempt.agree(unverified_message)
 
-    def _advertise(self, stage: Stage, told: bytes) -> bytes:
+    def _advertise(self, stage: Stage, unverified_invite: bytes) -> bytes:
         if stage is not Stage.KEYS:
             raise ViolationError("the coordinator began a private sum without its terms; leave this round")
-        self._round = self._party.begin(self._terms, self._ref, told)
+        self._round = self._party.begin(self._terms, self._ref, unverified_invite)
         self._ends_s = self._party.clock.monotonic_s() + sum(astuple(self._round.config.deadlines)) + GRACE_S
         return self._round.advertise()
 
-    def _mask(self, attempt: DeviceRound, told: bytes) -> Upload:
+    def _mask(self, attempt: DeviceRound, unverified_message: bytes) -> Upload:
         layout = self._terms.layout
         addends = ContributionMap(layout).addends(layout.parse(self._contribution))
-        masked = attempt.mask(told, addends, self._terms.task.privacy.dp)
+        masked = attempt.mask(unverified_message, addends, self._terms.task.privacy.dp)
         return Upload(masked.message, masked.payload + self._contribution[4 * layout.summed_size :])
 
 

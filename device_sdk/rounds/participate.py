@@ -416,16 +416,17 @@ class Participant:
         what, assignment = "what the method tells this phone", plan.assignment
         task, dim = assignment.task, plan.model.spec.input.dim
         most = longest_reply(plan.method.contribution_layout(task, plan.part, dim).size)
-        data, blob = [assignment.reply], assignment.reply_stream
+        unverified, blob = [assignment.unverified_reply], assignment.reply_stream
         if blob is not None:
             self.tell(Event("fetching", f"Fetching {what} ({blob.size_bytes / 1e6:.1f} MB)."))
             progress = transfer(self.tell, "reply")
-            data.append(
+            unverified.append(
                 self.client.download_reply(assignment.round, blob, most_bytes=most, what=what, progress=progress)
             )
-        told = {name: values for each in data if each for name, values in unpack_tensors(each, what=what).items()}
-        check_reply(told, most_bytes=most)
-        return told
+        unverified_reply = {
+            name: values for each in unverified if each for name, values in unpack_tensors(each, what=what).items()
+        }
+        return check_reply(unverified_reply, most_bytes=most)
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
         """Return the output of the method's device half; raises LateError as soon as the round or the owner is past it.
@@ -516,7 +517,7 @@ class Participant:
                 if not counts and event.stage in STAGES and not self.gallery.is_pending(pending):
                     return self._withdraw(pending, consent_ended())
                 try:
-                    answer = part.answer(event.stage, event.message)
+                    answer = part.answer(event.stage, event.unverified_message)
                 except MienError as error:
                     return self._refuse(_ref(pending), error, pending)
                 counts |= self._say(_ref(pending), event.stage, answer, counts=counts)

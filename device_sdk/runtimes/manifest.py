@@ -157,10 +157,10 @@ class GraphFolder:
             raise CorruptDataError(
                 f"graph {graph.file} is missing: run `mien-device update` where releases bring graphs, else export them"
             )
-        data = read_limited(path, MAX_GRAPH_BYTES, what=f"graph {graph.file}")
-        if hashlib.sha256(data).hexdigest() != graph.sha256:
+        unverified = read_limited(path, MAX_GRAPH_BYTES, what=f"graph {graph.file}")
+        if hashlib.sha256(unverified).hexdigest() != graph.sha256:
             raise CorruptDataError(f"graph {graph.file} is damaged or was changed; export the graphs again")
-        return data
+        return unverified
 
 
 def folder_for(root: Path, layout: ParameterLayout) -> Path:

@@ -78,9 +78,9 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
     return tuple((connection.get_peer_cert_chain(as_cryptography=True) or [])[:MAX_CHAIN])
 
 
-def find_authority(chain: Sequence[x509.Certificate], sha256: str, *, who: str) -> x509.Certificate:
+def find_authority(unverified_chain: Sequence[x509.Certificate], sha256: str, *, who: str) -> x509.Certificate:
     """Return the certificate of a chain that has the invite's fingerprint; raises FingerprintError."""
-    for certificate in chain:
+    for certificate in unverified_chain:
         if fingerprint(certificate) == sha256:
             return certificate
     raise FingerprintError(
@@ -138,15 +138,15 @@ def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
 
 
 def check_device_certificate(
-    certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate
+    unverified: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate
 ) -> tuple[str, str]:
     """Return (device id, population) of our certificate; raises CertificateError unless it is for our key and names us.
 
     The registrar is trusted with who may join, not with mistakes: a certificate for another key is of no use.
     """
-    if not is_issued_by(certificate, authority) or certificate.public_key() != key.public_key():
+    if not is_issued_by(unverified, authority) or unverified.public_key() != key.public_key():
         raise CertificateError("the registrar gave a certificate that is not ours; join again, or ask the operator")
-    uris = _uris(certificate)
+    uris = _uris(unverified)
     ids = [uri.removeprefix(DEVICE_PREFIX) for uri in uris if uri.startswith(DEVICE_PREFIX)]
     populations = [uri.removeprefix(POPULATION_PREFIX) for uri in uris if uri.startswith(POPULATION_PREFIX)]
     if ids != [device_id(key.public_key())] or len(populations) != 1:

@@ -60,14 +60,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True)
 class Assignment:
-    """Assignment of a device. `reply` is what the method's server tells it, `reply_stream` the long rest."""
+    """Assignment of a device. `unverified_reply` is what the method's server tells it, `reply_stream` the long rest."""
 
     round: RoundRef
     task: TaskSpec
     model_id: str
     contribution_sha256: str
     stage: Stage | None
-    reply: bytes = field(repr=False)
+    unverified_reply: bytes = field(repr=False)
     reply_stream: BlobId | None = None
     role: Role = Role.TRAIN
 
@@ -78,7 +78,7 @@ class StageEvent:
 
     `stage` is None for one that a newer server has.
 
-    `message` is what secure aggregation tells this device at the stage, empty where it has no part in it.
+    `unverified_message` is what secure aggregation tells this device at the stage, empty where it has no part in it.
     """
 
     stage: Stage | None
@@ -86,23 +86,24 @@ class StageEvent:
     reason: str
     model_id: str
     num_reports: int
-    message: bytes = field(default=b"", repr=False)
+    unverified_message: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """A model as the coordinator offers it; `spec_json` is checked by whoever uses it.
+    """A model as the coordinator offers it; `unverified_spec_json` is checked by whoever uses it.
 
-    `bundle_json` and `bundle_signature` are what the release key signed; `device_sdk.models.releases` checks them.
+    `unverified_bundle_json` is what the release key signed with `bundle_signature`; `device_sdk.models.releases` checks
+    it.
     """
 
     model_id: str
-    spec_json: bytes = field(repr=False)
+    unverified_spec_json: bytes = field(repr=False)
     theta: BlobId
     public_shard: BlobId | None
     released: bool
     changes: BlobId | None = None
-    bundle_json: bytes = field(default=b"", repr=False)
+    unverified_bundle_json: bytes = field(default=b"", repr=False)
     bundle_signature: bytes = field(default=b"", repr=False)
 
 
@@ -327,16 +328,16 @@ class CoordinatorClient:
         What an interrupted call received lies in `<target>.part` and is not fetched again. Raises CorruptDataError
         when the bytes are not what their hash says, after trying once more from the start.
         """
-        part = target.with_name(target.name + ".part")
+        unverified_part = target.with_name(target.name + ".part")
         for last_try in (False, True):
-            self._fetch(blob, part, what, progress)
-            if file_sha256(part) == blob.sha256:
+            self._fetch(blob, unverified_part, what, progress)
+            if file_sha256(unverified_part) == blob.sha256:
                 break
-            part.unlink()
+            unverified_part.unlink()
             if last_try:
                 raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
         with storage_errors(what):
-            part.replace(target)
+            unverified_part.replace(target)
             sync_folder(target.parent)
 
     def download_reply(
@@ -362,13 +363,13 @@ class CoordinatorClient:
             return stream
 
         for last_try in (False, True):
-            received = bytearray()
-            self._receive(blob, 0, open_at, received.extend, what=what, progress=progress)
-            if hashlib.sha256(received).hexdigest() == blob.sha256:
+            unverified_reply = bytearray()
+            self._receive(blob, 0, open_at, unverified_reply.extend, what=what, progress=progress)
+            if hashlib.sha256(unverified_reply).hexdigest() == blob.sha256:
                 break
             if last_try:
                 raise CorruptDataError(f"{what} came damaged twice; try later, or tell the operator")
-        return bytes(received)
+        return bytes(unverified_reply)
 
     def _fetch(self, blob: BlobId, part: Path, what: str, progress: Progress | None) -> None:
         """Append what is missing to the partial file, in as many calls as it takes."""

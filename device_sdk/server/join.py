@@ -67,21 +67,20 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
         if present.invite_sha256 == used:
             return present
     # 1. Which of the certificates that the registrar shows is the one that the invite pins?
-    authority = find_authority(
-        fetch_unverified_chain(invite.registrar_address), invite.registrar_ca_sha256, who="the registrar"
-    )
+    unverified_chain = fetch_unverified_chain(invite.registrar_address)
+    authority = find_authority(unverified_chain, invite.registrar_ca_sha256, who="the registrar")
     # 2. A key of our own, the same one if this is a repetition.
     key = files.key()
     # 3. The token, over a channel verified with that authority.
     with _registrar(invite.registrar_address, authority, clock, rng) as registrar:
         request = registrar_pb2.JoinRequest(token=invite.token, csr_der=create_csr(key))
-        reply = call(
+        unverified_reply = call(
             lambda: registrar.stub.Join(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
         )
     # 4. The answer is checked piece by piece, then stored as a whole.
-    identity = replace(
-        _identity(reply, key, authority, invite.registrar_address, invite.coordinator_ca_sha256), invite_sha256=used
-    )
+    pinned = invite.coordinator_ca_sha256
+    identity = _identity(unverified_reply, key, authority, invite.registrar_address, pinned)
+    identity = replace(identity, invite_sha256=used)
     check_period(identity.certificate, clock.now_utc(), whose="this device's")
     files.save(identity)
     return identity
@@ -97,11 +96,11 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
         request = registrar_pb2.RenewRequest(
             certificate_der=to_der(identity.certificate), csr_der=csr, signature=signature, unix_ms=unix_ms
         )
-        reply = call(
+        unverified_reply = call(
             lambda: registrar.stub.Renew(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
         )
     pinned = fingerprint(identity.coordinator_ca)
-    renewed = _identity(reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
+    renewed = _identity(unverified_reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
     # A renewal brings a release key to a device that has none, and never another one.
     release_key = identity.release_key or renewed.release_key
     renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key)
@@ -134,36 +133,36 @@ def check_server(address: str, authority: x509.Certificate, clock: Clock, *, who
     UnreachableError: nobody answers. CertificateError: the clock or the certificate's period. FingerprintError: the
     server's certificate is not of the expected authority. A server that passes is verified again by TLS itself.
     """
-    chain = fetch_unverified_chain(address)
-    if not chain or not is_issued_by(chain[0], authority):
+    unverified_chain = fetch_unverified_chain(address)
+    if not unverified_chain or not is_issued_by(unverified_chain[0], authority):
         raise FingerprintError(
             f"{who} at {address} is not the one that this device trusts: its certificate is of another authority; "
             "do not go on, ask the operator"
         )
-    for certificate in (authority, chain[0]):
+    for certificate in (authority, unverified_chain[0]):
         check_period(certificate, clock.now_utc(), whose=f"{who}'s")
 
 
 def _identity(
-    reply: registrar_pb2.JoinReply,
+    unverified: registrar_pb2.JoinReply,
     key: ec.EllipticCurvePrivateKey,
     authority: x509.Certificate,
     registrar_address: str,
     coordinator_ca_sha256: str,
 ) -> Identity:
     """Return the identity in the registrar's answer; raises unless every piece of it is what was pinned or proved."""
-    certificate = load_certificate(reply.certificate_der, whose="this device's")
+    certificate = load_certificate(unverified.certificate_der, whose="this device's")
     device_id, population = check_device_certificate(certificate, key, authority)
-    coordinator_ca = load_certificate(reply.coordinator_ca_der, whose="the coordinator's")
-    find_authority([coordinator_ca], coordinator_ca_sha256, who="the coordinator")
-    if not reply.coordinator_address or (reply.device_id, reply.population) != (device_id, population):
+    unverified_ca = load_certificate(unverified.coordinator_ca_der, whose="the coordinator's")
+    coordinator_ca = find_authority([unverified_ca], coordinator_ca_sha256, who="the coordinator")
+    if not unverified.coordinator_address or (unverified.device_id, unverified.population) != (device_id, population):
         raise CertificateError("the registrar's answer does not fit the certificate it gave; ask the operator")
     return Identity(
-        release_key=_release_key(reply),
+        release_key=_release_key(unverified),
         device_id=device_id,
         population=population,
         registrar_address=registrar_address,
-        coordinator_address=plain_words(reply.coordinator_address),
+        coordinator_address=plain_words(unverified.coordinator_address),
         certificate=certificate,
         registrar_ca=authority,
         coordinator_ca=coordinator_ca,
@@ -171,14 +170,14 @@ def _identity(
     )
 
 
-def _release_key(reply: registrar_pb2.JoinReply) -> str:
+def _release_key(unverified: registrar_pb2.JoinReply) -> str:
     """Return the operator's release key, which the registrar vouches for; empty where the fleet has none."""
-    if reply.release_key:
+    if unverified.release_key:
         try:
-            public_key(reply.release_key)
+            public_key(unverified.release_key)
         except ConfigError as error:
             raise CertificateError("the registrar names a release key that cannot be; ask the operator") from error
-    return str(reply.release_key)
+    return str(unverified.release_key)
 
 
 def _check_same_fleet(present: Identity, invite: Invite) -> None:

@@ -216,8 +216,11 @@ def check_description(manifest: BundleManifest, spec_json: bytes) -> None:
         raise CorruptDataError("the bundle's manifest contradicts its model.json; do not use it, tell the operator")
 
 
-def check_graphs(manifest: BundleManifest, graphs_json: bytes) -> None:
-    """Raise CorruptDataError unless the list of graphs is the signed one, for this model, and of signed graphs only."""
+def check_graphs(manifest: BundleManifest, graphs_json: bytes) -> bytes:
+    """Return the list of graphs once it is the signed one, for this model, and of signed graphs only.
+
+    Raises CorruptDataError for any other.
+    """
     listed = manifest.file(GRAPHS)
     if listed is None or hashlib.sha256(graphs_json).hexdigest() != listed.sha256:
         raise CorruptDataError("the list of graphs is not the signed one; do not use it, tell the operator")
@@ -231,6 +234,7 @@ def check_graphs(manifest: BundleManifest, graphs_json: bytes) -> None:
         named = (entry.get("file"), entry.get("sha256"), entry.get("size_bytes")) if isinstance(entry, dict) else None
         if named not in {(file.name, file.sha256, file.size_bytes) for file in manifest.graphs}:
             raise CorruptDataError("the list of graphs names one that is not signed; export the graphs, sign again")
+    return graphs_json
 
 
 def check_sdk(manifest: BundleManifest, version: str) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -35,8 +35,8 @@ def longest_reply(num_elements: int) -> int:
     return 4 * num_elements + _MARGIN_BYTES
 
 
-def check_reply(told: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[Any]]], *, most_bytes: int) -> None:
-    """Raise CorruptDataError unless all that a server told is finite float32 arrays, within `most_bytes` together.
+def check_reply(told: Arrays, *, most_bytes: int) -> Arrays:
+    """Return what a server told; raises CorruptDataError unless it is finite float32 arrays, within `most_bytes`.
 
     Only a list of rows may be empty: before the first round there is nothing to list. The bound is `longest_reply`'s,
     or what fits into an assignment where that is more.
@@ -54,6 +54,7 @@ def check_reply(told: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[Any]]], 
             f"the server told {num_bytes} bytes, and this task's method has no use for more than "
             f"{max(most_bytes, INLINE_BYTES)}; leave the round, and tell the operator"
         )
+    return told
 
 
 def split_reply(reply: Arrays) -> tuple[Arrays, Arrays]:

@@ -20,7 +20,7 @@ from mien.protocol.canonical import model_to_json
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, pack_tensors
 from mien.protocol.v1 import common_pb2
-from mien.specs import FaceInputSpec, ModelSpec, Threshold
+from mien.specs import FaceInputSpec, ModelSpec
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script, scripted_coordinator
 
@@ -146,8 +146,8 @@ def test_a_damaged_manifest_is_noticed(server: Server, store: ModelStore, conten
     [
         {"model_id": "b" * 64},
         {"model_id": "../x"},
-        {"spec_json": b"{}"},
-        {"spec_json": model_to_json(SPEC, LAYOUT).replace(b'"tiny"', b'"tiny","x":1')},
+        {"unverified_spec_json": b"{}"},
+        {"unverified_spec_json": model_to_json(SPEC, LAYOUT).replace(b'"tiny"', b'"tiny","x":1')},
         {"theta": dataclasses.replace(manifest().theta, size_bytes=2**40)},
         {"theta": dataclasses.replace(manifest().theta, sha256="../../x")},
         {"public_shard": BlobId("c" * 64, 2**40)},
@@ -159,26 +159,6 @@ def test_a_manifest_that_does_not_fit_is_refused(server: Server, store: ModelSto
     with pytest.raises((CorruptDataError, VersionError)):
         store.fetch(server.client, wanted)
     assert not store.has("b" * 64)
-
-
-def test_a_threshold_that_was_measured_later_is_taken_over(server: Server, store: ModelStore) -> None:
-    server.serve(THETA.tobytes())
-    fetched = store.fetch(server.client, manifest())
-    later = Threshold(0.4, 1e-3, "pairs", 1, 1000, fetched.model_id, "2026-01-01")
-    spec = dataclasses.replace(SPEC, thresholds=(later,))
-    store.refresh(dataclasses.replace(manifest(), spec_json=model_to_json(spec, LAYOUT)))
-    assert store.load(fetched.model_id).spec.thresholds == (later,)
-
-
-def test_a_known_model_cannot_be_described_as_another(server: Server, store: ModelStore) -> None:
-    server.serve(THETA.tobytes())
-    fetched = store.fetch(server.client, manifest())
-    layout = ParameterLayout((ParameterEntry("c", (LAYOUT.size,)),))
-    spec = dataclasses.replace(SPEC, layout_sha256=layout.sha256)
-    for changes in ({"spec_json": model_to_json(spec, layout)}, {"theta": blob(SHARD[: 4 * LAYOUT.size])}):
-        with pytest.raises(CorruptDataError, match="another way"):
-            store.refresh(dataclasses.replace(manifest(), **changes))  # type: ignore[arg-type]
-    assert store.load(fetched.model_id).spec == SPEC
 
 
 def test_parameters_that_are_not_finite_are_refused(server: Server, store: ModelStore) -> None:

@@ -93,7 +93,7 @@ def test_a_device_takes_the_graphs_of_its_engine_alone(bundle: Path, tmp_path: P
 def test_torch_takes_none_and_a_release_may_have_none(bundle: Path, tmp_path: Path) -> None:
     shelf = Shelf(bundle)
     assert not fetched(shelf, bundle, tmp_path / "graphs", "torch")
-    plain = ReleaseGuard(NAME, tmp_path / "release.json").signed(offered("a", 1))
+    plain = ReleaseGuard(NAME, tmp_path / "release.json").check(offered("a", 1)).signed
     assert plain is not None
     assert not fetch_graphs(shelf, plain, tmp_path / "graphs", "onnxruntime")  # type: ignore[arg-type]
     assert not fetch_graphs(shelf, None, tmp_path / "graphs", "onnxruntime")  # type: ignore[arg-type]
@@ -222,5 +222,5 @@ def test_a_release_for_older_programs_than_the_last_is_refused(tmp_path: Path) -
 
 
 def for_version(manifest: Manifest, version: str) -> Manifest:
-    data = manifest.bundle_json.replace(b'"min_sdk":"0.1.0"', b'"min_sdk":"' + version.encode() + b'"')
-    return dataclasses.replace(manifest, bundle_json=data, bundle_signature=bundles.sign(KEY, data))
+    data = manifest.unverified_bundle_json.replace(b'"min_sdk":"0.1.0"', b'"min_sdk":"' + version.encode() + b'"')
+    return dataclasses.replace(manifest, unverified_bundle_json=data, bundle_signature=bundles.sign(KEY, data))

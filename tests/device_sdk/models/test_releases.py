@@ -46,7 +46,7 @@ def offered(
     spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=4), "made up", "none", ("w",), (measured,))
     files = [BundleFile(name, b.sha256, b.size_bytes) for name, b in ((bundles.THETA, THETA), (bundles.SHARD, SHARD))]
     spec_json = model_to_json(spec, LAYOUT)
-    back = [bundles.hash_of(fallback.bundle_json) for fallback in fallbacks]
+    back = [bundles.hash_of(fallback.unverified_bundle_json) for fallback in fallbacks]
     data = bundles.manifest_of(spec_json, model, files, sequence=sequence, fallbacks=back).to_json()
     manifest = Manifest(model, spec_json, THETA, SHARD, True, None, data, bundles.sign(key, data))
     return dataclasses.replace(manifest, **changes)
@@ -126,8 +126,8 @@ def test_what_comes_back_is_the_named_signature_and_no_other_of_its_model(guard:
 
 def test_fallbacks_that_name_a_model_let_nothing_come_back(guard: ReleaseGuard) -> None:
     a, b = offered("a", 5), offered("b", 6)
-    data = b.bundle_json.replace(b'"fallbacks":[]', b'"fallbacks":["' + b"a" * 64 + b'"]')
-    take(guard, dataclasses.replace(b, bundle_json=data, bundle_signature=bundles.sign(KEY, data)))
+    data = b.unverified_bundle_json.replace(b'"fallbacks":[]', b'"fallbacks":["' + b"a" * 64 + b'"]')
+    take(guard, dataclasses.replace(b, unverified_bundle_json=data, bundle_signature=bundles.sign(KEY, data)))
     with pytest.raises(CorruptDataError, match="does not let it come back"):
         guard.check(a)
 
@@ -145,14 +145,14 @@ def test_what_an_earlier_program_remembered_still_counts(guard: ReleaseGuard, tm
 @pytest.mark.parametrize(
     "changes",
     [
-        {"bundle_json": b"", "bundle_signature": b""},
+        {"unverified_bundle_json": b"", "bundle_signature": b""},
         {"bundle_signature": bytes(64)},
         {"model_id": "d" * 64},
         {"theta": BlobId("d" * 64, 24)},
         {"theta": BlobId("b" * 64, 28)},
         {"public_shard": BlobId("d" * 64, 5)},
         {"public_shard": None},
-        {"spec_json": offered("a", 5).spec_json.replace(b'"value":0.3', b'"value":0.1')},
+        {"unverified_spec_json": offered("a", 5).unverified_spec_json.replace(b'"value":0.3', b'"value":0.1')},
     ],
 )
 def test_whatever_is_not_signed_is_refused(guard: ReleaseGuard, changes: dict[str, Any]) -> None:
@@ -164,8 +164,8 @@ def test_another_key_is_refused_and_a_newer_program_asked_for(guard: ReleaseGuar
     with pytest.raises(CorruptDataError):
         guard.check(offered("a", 5, key=Ed25519PrivateKey.from_private_bytes(bytes(32))))
     manifest = offered("a", 5)
-    data = manifest.bundle_json.replace(b'"min_sdk":"0.1.0"', b'"min_sdk":"99.0"')
-    newer = dataclasses.replace(manifest, bundle_json=data, bundle_signature=bundles.sign(KEY, data))
+    data = manifest.unverified_bundle_json.replace(b'"min_sdk":"0.1.0"', b'"min_sdk":"99.0"')
+    newer = dataclasses.replace(manifest, unverified_bundle_json=data, bundle_signature=bundles.sign(KEY, data))
     with pytest.raises(VersionError, match=r"needs mien 99\.0"):
         guard.check(newer)
 
@@ -177,7 +177,7 @@ def test_what_was_checked_but_not_used_is_not_remembered(guard: ReleaseGuard) ->
 
 def test_a_device_without_a_key_takes_what_there_is(tmp_path: Path) -> None:
     guard = ReleaseGuard("", tmp_path / "release.json")
-    take(guard, offered("a", 5, bundle_json=b"", bundle_signature=b""))
+    take(guard, offered("a", 5, unverified_bundle_json=b"", bundle_signature=b""))
     assert not (tmp_path / "release.json").exists()
 
 
