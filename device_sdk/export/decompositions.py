@@ -8,7 +8,7 @@ Suffixes of tensors: B batch, C input channels, O output channels, H and W a map
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import torch
@@ -19,6 +19,7 @@ from mien.errors import ConfigError
 
 aten: Final = torch.ops.aten
 Table = dict[Any, Callable[..., Any]]
+Pair = tuple[int, int]
 
 
 def table() -> Table:
@@ -50,89 +51,89 @@ def table() -> Table:
 
 
 def convolution_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+    grad: Tensor, x: Tensor, weight: Tensor, _bias_sizes: Sequence[int] | None, *how: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of input, weight and bias, where `output_mask` asks for them."""
-    channels = x.shape[1]
-    if transposed or tuple(dilation) != (1, 1) or groups not in (1, channels) or (groups > 1 and len(weight) != groups):
-        raise ConfigError("a step can hold dense and depthwise convolutions without dilation; change the backbone")
-    shape = _Convolution(weight.shape[2:], tuple(stride), tuple(padding), groups)
+    """Return the gradients of input, weight and bias, where the last of `how` asks for them; see `Convolution`."""
+    *rest, output_mask = how
+    at = Convolution(x, weight, *rest)
     return (
-        shape.input_gradient(grad, x, weight) if output_mask[0] else None,
-        shape.weight_gradient(grad, x, weight) if output_mask[1] else None,
+        _input_gradient(grad, x, weight, at) if output_mask[0] else None,
+        _weight_gradient(grad, x, weight, at) if output_mask[1] else None,
         grad.sum((0, 2, 3)) if output_mask[2] else None,
     )
 
 
-class _Convolution:
-    """One convolution's backward pass; `groups` above 1 means depthwise."""
+class Convolution:
+    """A convolution that a step can hold: dense, or depthwise where `groups` is above 1.
 
-    def __init__(self, kernel: Sequence[int], stride: tuple[int, ...], padding: tuple[int, ...], groups: int) -> None:
-        self.kernel = tuple(kernel)
-        self.stride = stride
-        self.padding = padding
+    `is_global` tells of a depthwise kernel of the whole map's size: a sum of products, no convolution.
+    """
+
+    def __init__(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        stride: Sequence[int],
+        padding: Sequence[int],
+        dilation: Sequence[int],
+        transposed: bool,
+        _output_padding: Sequence[int],
+        groups: int,
+    ) -> None:
+        """Take what `aten.convolution` takes; raises ConfigError for what a step cannot hold."""
+        depthwise = groups == x.shape[1] == len(weight)
+        if transposed or tuple(dilation) != (1, 1) or (groups != 1 and not depthwise):
+            raise ConfigError("a step can hold dense and depthwise convolutions without dilation; change the backbone")
+        self.kernel: Pair = weight.shape[2], weight.shape[3]
+        self.stride: Pair = stride[0], stride[-1]
+        self.padding: Pair = padding[0], padding[-1]
         self.groups = groups
-        self.is_plain = stride == (1, 1) and padding == (0, 0)
+        self.is_pointwise = groups == 1 and is_pointwise(weight, self.stride, self.padding)
+        self.is_global = groups > 1 and self.kernel == tuple(x.shape[2:]) and not any(self.padding)
 
-    def input_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient (B, C, H, W) of the input."""
-        if self._is_pointwise:
-            return torch.convolution(grad, weight.permute(1, 0, 2, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
-        if self._is_global(x):
-            return grad * weight.permute(1, 0, 2, 3)
-        if self.stride == (1, 1) and self.groups > 1:
-            # Correlation with the turned kernel: runtimes have fast depthwise convolutions, slow transposed ones.
-            padding = [k - 1 - p for k, p in zip(self.kernel, self.padding, strict=True)]
-            return torch.convolution(
-                grad, weight.flip([2, 3]), None, [1, 1], padding, [1, 1], False, [0, 0], self.groups
-            )
-        missing = [
-            side - ((out - 1) * s - 2 * p + k)
-            for side, out, s, p, k in zip(
-                x.shape[2:], grad.shape[2:], self.stride, self.padding, self.kernel, strict=True
-            )
-        ]
-        return torch.convolution(
-            grad, weight, None, list(self.stride), list(self.padding), [1, 1], True, missing, self.groups
-        )
 
-    def weight_gradient(self, grad: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """Return the gradient (O, C / groups, kh, kw) of the weight."""
-        if self._is_pointwise:
-            return _outer(grad, x).reshape(weight.shape)
-        if self._is_global(x):
-            return (grad * x).sum(0).reshape(weight.shape)
-        ph, pw = self.padding
-        padded = aten.constant_pad_nd(x, [pw, pw, ph, ph], 0.0) if ph or pw else x
-        # One window after the other: all at once would be nine maps.
-        windows = (self._window(padded, grad, i, j) for i in range(self.kernel[0]) for j in range(self.kernel[1]))
-        if self.groups > 1:
-            columns = [(grad * window).sum((0, 2, 3)) for window in windows]
-            return torch.stack(columns, -1).reshape(weight.shape)
-        return torch.stack([_outer(grad, window) for window in windows], -1).reshape(weight.shape)
+def is_pointwise(weight: Tensor, stride: Pair, padding: Pair) -> bool:
+    """Return whether a dense convolution is a matrix product with each pixel's channels."""
+    return (*weight.shape[2:], *stride, *padding) == (1, 1, 1, 1, 0, 0)
 
-    @property
-    def _is_pointwise(self) -> bool:
-        return self.kernel == (1, 1) and self.is_plain and self.groups == 1
 
-    def _is_global(self, x: Tensor) -> bool:
-        """Return whether this is a depthwise kernel of the whole map's size: a sum of products, no convolution."""
-        return self.groups > 1 and self.is_plain and self.kernel == tuple(x.shape[2:])
+def windows(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, out: Sequence[int]) -> Iterator[Tensor]:
+    """Yield, for each element of the kernel, the pixels that it meets, as many as the output (height, width) has."""
+    (ph, pw), (sh, sw) = padding, stride
+    padded = aten.constant_pad_nd(x, [pw, pw, ph, ph], 0.0) if ph or pw else x
+    for row in range(kernel[0]):
+        for column in range(kernel[1]):
+            yield padded[:, :, row : row + (out[0] - 1) * sh + 1 : sh, column : column + (out[1] - 1) * sw + 1 : sw]
 
-    def _window(self, padded: Tensor, grad: Tensor, row: int, column: int) -> Tensor:
-        """Return the pixels that the kernel's element (row, column) meets: (B, C, H', W') as the output."""
-        (height, width), (sh, sw) = grad.shape[2:], self.stride
-        return padded[:, :, row : row + (height - 1) * sh + 1 : sh, column : column + (width - 1) * sw + 1 : sw]
+
+def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, at: Convolution) -> Tensor:
+    """Return the gradient (B, C, H, W) of the input."""
+    if at.is_pointwise:
+        return torch.convolution(grad, weight.permute(1, 0, 2, 3), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    if at.is_global:
+        return grad * weight.permute(1, 0, 2, 3)
+    if at.stride == (1, 1) and at.groups > 1:
+        # Correlation with the turned kernel: runtimes have fast depthwise convolutions, slow transposed ones.
+        padding = [k - 1 - p for k, p in zip(at.kernel, at.padding, strict=True)]
+        return torch.convolution(grad, weight.flip([2, 3]), None, [1, 1], padding, [1, 1], False, [0, 0], at.groups)
+    missing = [
+        side - ((out - 1) * s - 2 * p + k)
+        for side, out, s, p, k in zip(x.shape[2:], grad.shape[2:], at.stride, at.padding, at.kernel, strict=True)
+    ]
+    return torch.convolution(grad, weight, None, list(at.stride), list(at.padding), [1, 1], True, missing, at.groups)
+
+
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, at: Convolution) -> Tensor:
+    """Return the gradient (O, C / groups, kh, kw) of the weight."""
+    if at.is_pointwise:
+        return _outer(grad, x).reshape(weight.shape)
+    if at.is_global:
+        return (grad * x).sum(0).reshape(weight.shape)
+    # One window after the other: all at once would be nine maps.
+    met = windows(x, at.kernel, at.stride, at.padding, grad.shape[2:])
+    if at.groups > 1:
+        return torch.stack([(grad * window).sum((0, 2, 3)) for window in met], -1).reshape(weight.shape)
+    return torch.stack([_outer(grad, window) for window in met], -1).reshape(weight.shape)
 
 
 def _outer(grad: Tensor, x: Tensor) -> Tensor:

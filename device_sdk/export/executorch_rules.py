@@ -10,7 +10,7 @@ Suffixes of tensors: B batch, C input channels, O output channels, H and W a map
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -18,14 +18,13 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from device_sdk.export import decompositions
-from device_sdk.export.decompositions import Table, aten
+from device_sdk.export.decompositions import Convolution, Pair, Table, aten, is_pointwise, windows
 from device_sdk.export.rewrites import TURN
 from mien.errors import ConfigError
 
 _PERMUTES: Final = (aten.permute.default, aten.transpose.int, aten.t.default)
 _STEEP: Final = -1e30
 """Times any number above 0, this is below -1: so that `_is_negative` gives 0 there."""
-Pair = tuple[int, int]
 
 
 def table() -> Table:
@@ -66,82 +65,32 @@ def _is_transposed(node: Any) -> bool:
 # --- convolutions ---
 
 
-def convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-) -> Tensor:
-    """Return a dense or depthwise convolution's result (B, O, H', W')."""
-    _check(weight, x, dilation, transposed, groups)
+def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, *how: Any) -> Tensor:
+    """Return a dense or depthwise convolution's result (B, O, H', W'); `how` is as `Convolution` takes it."""
+    at = Convolution(x, weight, *how)
     x_CBHW = _turned(x)
-    if groups > 1 and _is_global(x, weight, padding):
+    if at.is_global:
         pixels = weight[0].numel()
         y = torch.bmm(x_CBHW.reshape(len(weight), -1, pixels), weight.reshape(-1, pixels, 1)).unsqueeze(-1)
-    elif groups > 1:
-        y = _depthwise(x_CBHW, weight, _pair(stride), _pair(padding))
     else:
-        y = _dense(x_CBHW, weight, _pair(stride), _pair(padding))
+        y = (_depthwise if at.groups > 1 else _dense)(x_CBHW, weight, at.stride, at.padding)
     return _turned(y if bias is None else _shifted(y, bias))
 
 
 def convolution_backward(
-    grad: Tensor,
-    x: Tensor,
-    weight: Tensor,
-    bias_sizes: Sequence[int] | None,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    transposed: bool,
-    output_padding: Sequence[int],
-    groups: int,
-    output_mask: Sequence[bool],
+    grad: Tensor, x: Tensor, weight: Tensor, _bias_sizes: Sequence[int] | None, *how: Any
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of input, weight and bias, where `output_mask` asks for them."""
-    _check(weight, x, dilation, transposed, groups)
-    steps, pads = _pair(stride), _pair(padding)
+    """Return the gradients of input, weight and bias, where the last of `how` asks for them; see `Convolution`."""
+    *rest, output_mask = how
+    at = Convolution(x, weight, *rest)
     grad_OBHW, x_CBHW = _turned(grad), _turned(x)
-    if groups > 1 and _is_global(x, weight, padding):
+    if at.is_global:
         of_input, of_weight = _global_gradients(grad_OBHW, x_CBHW, weight, output_mask)
     else:
-        of_input = _input_gradient(grad_OBHW, x_CBHW, weight, steps, pads, groups) if output_mask[0] else None
-        of_weight = _weight_gradient(grad_OBHW, x_CBHW, weight, steps, pads, groups) if output_mask[1] else None
+        of_input = _input_gradient(grad_OBHW, x_CBHW, weight, at) if output_mask[0] else None
+        of_weight = _weight_gradient(grad_OBHW, x_CBHW, weight, at) if output_mask[1] else None
     of_bias = _channel_sums(grad_OBHW) if output_mask[2] else None
     return None if of_input is None else _turned(of_input), of_weight, of_bias
-
-
-def _check(weight: Tensor, x: Tensor, dilation: Sequence[int], transposed: bool, groups: int) -> None:
-    depthwise = groups == x.shape[1] == weight.shape[0]
-    if transposed or tuple(dilation) != (1, 1) or (groups != 1 and not depthwise):
-        raise ConfigError("a step can hold dense and depthwise convolutions without dilation; change the backbone")
-
-
-def _pair(values: Sequence[int]) -> Pair:
-    return values[0], values[-1]
-
-
-def _is_pointwise(weight: Tensor, stride: Pair, padding: Pair) -> bool:
-    return (*weight.shape[2:], *stride, *padding) == (1, 1, 1, 1, 0, 0)
-
-
-def _is_global(x: Tensor, weight: Tensor, padding: Sequence[int]) -> bool:
-    """Return whether a depthwise kernel covers the whole map: a sum of products, no convolution."""
-    return tuple(weight.shape[2:]) == tuple(x.shape[2:]) and not any(padding)
-
-
-def _windows(x: Tensor, kernel: Pair, stride: Pair, padding: Pair, out: Sequence[int]) -> Iterator[Tensor]:
-    """Yield, for each element of the kernel, the pixels that it meets: (B, C, H', W')."""
-    (ph, pw), (sh, sw) = padding, stride
-    padded = aten.constant_pad_nd(x, [pw, pw, ph, ph], 0.0) if ph or pw else x
-    for row in range(kernel[0]):
-        for column in range(kernel[1]):
-            yield padded[:, :, row : row + (out[0] - 1) * sh + 1 : sh, column : column + (out[1] - 1) * sw + 1 : sw]
 
 
 def _output(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> list[int]:
@@ -149,9 +98,9 @@ def _output(x: Tensor, kernel: Pair, stride: Pair, padding: Pair) -> list[int]:
 
 
 def _depthwise(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    kernel = _pair(weight.shape[2:])
+    kernel = weight.shape[2], weight.shape[3]
     total: Tensor | None = None
-    for i, window in enumerate(_windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))):
+    for i, window in enumerate(windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))):
         term = _scaled(window, weight[:, 0, i // kernel[1], i % kernel[1]])
         total = term if total is None else total + term
     assert total is not None
@@ -159,10 +108,10 @@ def _depthwise(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor
 
 
 def _dense(x: Tensor, weight: Tensor, stride: Pair, padding: Pair) -> Tensor:
-    if _is_pointwise(weight, stride, padding):
+    if is_pointwise(weight, stride, padding):
         return _product(weight.reshape(weight.shape[:2]), x)
-    kernel = _pair(weight.shape[2:])
-    columns = torch.cat(list(_windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))), 0)
+    kernel = weight.shape[2], weight.shape[3]
+    columns = torch.cat(list(windows(x, kernel, stride, padding, _output(x, kernel, stride, padding))), 0)
     return _product(weight.permute(0, 2, 3, 1).reshape(weight.shape[0], -1), columns)
 
 
@@ -176,21 +125,20 @@ def _outer(grad: Tensor, x: Tensor) -> Tensor:
     return torch.mm(_rows_of(grad), _rows_of(x).permute(1, 0))
 
 
-def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, groups: int) -> Tensor:
+def _input_gradient(grad: Tensor, x: Tensor, weight: Tensor, at: Convolution) -> Tensor:
     """Return the correlation of the spread gradient with the turned kernel: (C, B, H, W)."""
-    if groups == 1 and _is_pointwise(weight, stride, padding):
+    if at.is_pointwise:
         return _product(weight.reshape(weight.shape[:2]).permute(1, 0), grad)
-    kernel = _pair(weight.shape[2:])
-    pads = kernel[0] - 1 - padding[0], kernel[1] - 1 - padding[1]
-    spread = _spread(grad, stride)
+    pads = at.kernel[0] - 1 - at.padding[0], at.kernel[1] - 1 - at.padding[1]
+    spread = _spread(grad, at.stride)
     # What the forward pass left over at the end of a row or column got no gradient.
-    wanted = [size + k - 1 - 2 * p for size, k, p in zip(x.shape[2:], kernel, pads, strict=True)]
+    wanted = [size + k - 1 - 2 * p for size, k, p in zip(x.shape[2:], at.kernel, pads, strict=True)]
     spread = spread[:, :, : min(wanted[0], spread.shape[2]), : min(wanted[1], spread.shape[3])]
     missing = [w - s for w, s in zip(wanted, spread.shape[2:], strict=True)]
     if any(missing):
         spread = aten.constant_pad_nd(spread, [0, missing[1], 0, missing[0]], 0.0)
     turned = weight.flip([2, 3])
-    if groups > 1:
+    if at.groups > 1:
         return _depthwise(spread, turned, (1, 1), pads)
     return _dense(spread, turned.permute(1, 0, 2, 3), (1, 1), pads)
 
@@ -207,16 +155,15 @@ def _spread(grad: Tensor, stride: Pair) -> Tensor:
     return grad
 
 
-def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, stride: Pair, padding: Pair, groups: int) -> Tensor:
+def _weight_gradient(grad: Tensor, x: Tensor, weight: Tensor, at: Convolution) -> Tensor:
     """Return the gradient (O, C / groups, kh, kw) of the weight."""
-    if groups == 1 and _is_pointwise(weight, stride, padding):
+    if at.is_pointwise:
         return _outer(grad, x).reshape(weight.shape)
-    kernel = _pair(weight.shape[2:])
-    windows = _windows(x, kernel, stride, padding, grad.shape[2:])
-    if groups > 1:
-        return torch.stack([_channel_sums(grad * window) for window in windows], -1).reshape(weight.shape)
-    outer = _outer(grad, torch.cat(list(windows), 0))
-    return outer.reshape(weight.shape[0], *kernel, x.shape[0]).permute(0, 3, 1, 2)
+    met = windows(x, at.kernel, at.stride, at.padding, grad.shape[2:])
+    if at.groups > 1:
+        return torch.stack([_channel_sums(grad * window) for window in met], -1).reshape(weight.shape)
+    outer = _outer(grad, torch.cat(list(met), 0))
+    return outer.reshape(weight.shape[0], *at.kernel, x.shape[0]).permute(0, 3, 1, 2)
 
 
 def _global_gradients(

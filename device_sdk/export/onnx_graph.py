@@ -118,12 +118,16 @@ class _Writer:
         """Return a constant number."""
         return self.constant(np.asarray(value, np.float32))
 
-    def op(self, kind: str, *inputs: str, num_outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node and return its result's name, or a list of names for several results."""
+    def op(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node and return its result's name."""
+        return self.ops(kind, *inputs, num_outputs=1, **attributes)[0]
+
+    def ops(self, kind: str, *inputs: str, num_outputs: int, **attributes: Any) -> list[str]:
+        """Add a node of several results and return their names."""
         outputs = [f"t{self._num_values + i}" for i in range(num_outputs)]
         self._num_values += num_outputs
         self.nodes.append(helper.make_node(kind, list(inputs), outputs, **attributes))
-        return outputs[0] if num_outputs == 1 else outputs
+        return outputs
 
     def drop_unused(self, outputs: Sequence[str]) -> None:
         """Leave out nodes that nothing is made of: what other rules took apart."""
@@ -146,8 +150,7 @@ class _Writer:
         """Return an integer vector for Reshape or Expand; sizes that are symbols are computed from the inputs."""
         if not any(isinstance(size, torch.SymInt) for size in sizes):
             return self.integers([int(size) for size in sizes])
-        name: str = self.op("Concat", *(self._size(size) for size in sizes), axis=0)
-        return name
+        return self.op("Concat", *(self._size(size) for size in sizes), axis=0)
 
     def _size(self, size: Any) -> str:
         return self._expression(size.node.expr) if isinstance(size, torch.SymInt) else self.integers([int(size)])
@@ -161,8 +164,7 @@ class _Writer:
         """Return an integer vector of one element with the value of a sum or product of symbols."""
         if expression in self._sources:
             name, axis = self._sources[expression]
-            picked: str = self.op("Gather", self.op("Shape", name), self.integers([axis]), axis=0)
-            return picked
+            return self.op("Gather", self.op("Shape", name), self.integers([axis]), axis=0)
         if expression.is_Integer:
             return self.integers([int(expression)])
         if not (expression.is_Add or expression.is_Mul):
@@ -183,8 +185,7 @@ class _Writer:
             name: str = self.names[argument]
             return name
         number = self.op("Cast", self._size(size), to=TensorProto.FLOAT)
-        scalar: str = self.op("Reshape", number, self.integers([]))
-        return scalar
+        return self.op("Reshape", number, self.integers([]))
 
     def emit(self, node: Node) -> Any:
         """Add the nodes of one traced operator and return its value's name."""
@@ -229,8 +230,7 @@ def _reshaped(w: _Writer, x: str, node: Node) -> str:
     unknown = [i for i, size in enumerate(sizes) if isinstance(size, torch.SymInt)]
     if len(unknown) == 1:
         sizes[unknown[0]] = -1  # it follows from the others
-    name: str = w.op("Reshape", x, w.shape(sizes))
-    return name
+    return w.op("Reshape", x, w.shape(sizes))
 
 
 def _expand(w: _Writer, node: Node, x: Any, *_: Any, **__: Any) -> str:
@@ -240,8 +240,7 @@ def _expand(w: _Writer, node: Node, x: Any, *_: Any, **__: Any) -> str:
     wanted = [
         1 if isinstance(new, torch.SymInt) and _equal(new, old) else new for new, old in zip(sizes, had, strict=True)
     ]
-    name: str = w.op("Expand", w.value(x), w.shape(wanted))
-    return name
+    return w.op("Expand", w.value(x), w.shape(wanted))
 
 
 def _equal(first: Any, second: Any) -> bool:
@@ -264,16 +263,15 @@ def _scalar_tensor(w: _Writer, node: Node, value: float, **_: Any) -> str:
 
 
 def _rsqrt(w: _Writer, node: Node, x: Any) -> str:
-    name: str = w.op("Reciprocal", w.op("Sqrt", w.value(x)))
-    return name
+    return w.op("Reciprocal", w.op("Sqrt", w.value(x)))
 
 
 def _pow(w: _Writer, node: Node, x: Any, exponent: Any) -> str:
     if not isinstance(exponent, Node) and float(exponent) == 2.0:
-        return w.op("Mul", w.value(x), w.value(x))  # type: ignore[no-any-return]
+        return w.op("Mul", w.value(x), w.value(x))
     if not isinstance(exponent, Node) and float(exponent) == 1.0:
         return w.value(x)
-    return w.op("Pow", w.value(x), w.value(exponent))  # type: ignore[no-any-return]
+    return w.op("Pow", w.value(x), w.value(exponent))
 
 
 def _mm(w: _Writer, node: Node, a: Any, b: Any) -> str:
@@ -282,51 +280,43 @@ def _mm(w: _Writer, node: Node, a: Any, b: Any) -> str:
     while b.target in _TURNS:
         b, turned = b.args[0], 1 - turned
     kind = ("Gemm", {"transB": 1}) if turned else ("MatMul", {})
-    name: str = w.op(kind[0], w.value(a), w.value(b), **kind[1])
-    return name
+    return w.op(kind[0], w.value(a), w.value(b), **kind[1])
 
 
 def _addmm(w: _Writer, node: Node, bias: Any, a: Any, b: Any, **_: Any) -> str:
-    name: str = w.op("Add", _mm(w, node, a, b), w.value(bias))
-    return name
+    return w.op("Add", _mm(w, node, a, b), w.value(bias))
 
 
 def _permute(w: _Writer, node: Node, x: Any, dims: Sequence[int]) -> str:
-    name: str = w.op("Transpose", w.value(x), perm=_axes(node, dims))
-    return name
+    return w.op("Transpose", w.value(x), perm=_axes(node, dims))
 
 
 def _transpose(w: _Writer, node: Node, x: Any, first: int = 0, second: int = 1) -> str:
     order = list(range(len(_sizes_of(node))))
     order[first], order[second] = order[second], order[first]
-    name: str = w.op("Transpose", w.value(x), perm=order)
-    return name
+    return w.op("Transpose", w.value(x), perm=order)
 
 
 def _sum(w: _Writer, node: Node, x: Any, dims: Sequence[int] | None = None, keep: bool = False, **_: Any) -> str:
     if not _sizes_of(x):
         return w.value(x)
-    name: str = w.op("ReduceSum", w.value(x), w.integers(_axes(x, dims)), keepdims=int(keep))
-    return name
+    return w.op("ReduceSum", w.value(x), w.integers(_axes(x, dims)), keepdims=int(keep))
 
 
 def _reduce(kind: str) -> Callable[..., str]:
     def rule(w: _Writer, node: Node, x: Any, dims: Sequence[int] | None = None, keep: bool = False, **_: Any) -> str:
-        name: str = w.op(kind, w.value(x), axes=_axes(x, dims), keepdims=int(keep))
-        return name
+        return w.op(kind, w.value(x), axes=_axes(x, dims), keepdims=int(keep))
 
     return rule
 
 
 def _cat(w: _Writer, node: Node, tensors: Sequence[Any], dim: int = 0) -> str:
-    name: str = w.op("Concat", *(w.value(tensor) for tensor in tensors), axis=dim % len(_sizes_of(node)))
-    return name
+    return w.op("Concat", *(w.value(tensor) for tensor in tensors), axis=dim % len(_sizes_of(node)))
 
 
 def _split(w: _Writer, node: Node, x: Any, sizes: Sequence[Any], dim: int = 0) -> Any:
     stated = [size.meta["val"] if isinstance(size, Node) else size for size in sizes]
-    parts = w.op("Split", w.value(x), w.shape(stated), num_outputs=len(sizes), axis=dim % len(_sizes_of(x)))
-    return parts if len(sizes) > 1 else [parts]
+    return w.ops("Split", w.value(x), w.shape(stated), num_outputs=len(sizes), axis=dim % len(_sizes_of(x)))
 
 
 def _slice(w: _Writer, node: Node, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> str:
@@ -335,8 +325,7 @@ def _slice(w: _Writer, node: Node, x: Any, dim: int = 0, start: Any = None, end:
         return w.value(x)
     begin = w.shape([0 if sizes[0] is None else sizes[0]])
     stop = w.shape([_sizes_of(x)[dim] if sizes[1] is None else sizes[1]])
-    name: str = w.op("Slice", w.value(x), begin, stop, w.integers([dim % len(_sizes_of(x))]), w.integers([step]))
-    return name
+    return w.op("Slice", w.value(x), begin, stop, w.integers([dim % len(_sizes_of(x))]), w.integers([step]))
 
 
 def _select(w: _Writer, node: Node, x: Any, dim: int, index: int) -> str:
@@ -348,8 +337,7 @@ def _select(w: _Writer, node: Node, x: Any, dim: int, index: int) -> str:
 def _flip(w: _Writer, node: Node, x: Any, dims: Sequence[int]) -> str:
     count = len(dims)
     bounds = ([-1] * count, [_TO_THE_START] * count, list(dims), [-1] * count)
-    name: str = w.op("Slice", w.value(x), *(w.integers(bound) for bound in bounds))
-    return name
+    return w.op("Slice", w.value(x), *(w.integers(bound) for bound in bounds))
 
 
 def _pad(w: _Writer, node: Node, x: Any, padding: Sequence[Any], value: float = 0.0) -> str:
@@ -358,8 +346,7 @@ def _pad(w: _Writer, node: Node, x: Any, padding: Sequence[Any], value: float = 
     stated = [size.meta["val"] if isinstance(size, Node) else size for size in padding]
     for i in range(len(stated) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = stated[2 * i], stated[2 * i + 1]
-    name: str = w.op("Pad", w.value(x), w.shape(before + after), w.scalar(float(value)))
-    return name
+    return w.op("Pad", w.value(x), w.shape(before + after), w.scalar(float(value)))
 
 
 def _convolution(
@@ -384,20 +371,17 @@ def _convolution(
     if transposed:
         attributes["output_padding"] = list(output_padding)
     inputs = [w.value(x), w.value(weight)] + ([] if bias is None else [w.value(bias)])
-    name: str = w.op("ConvTranspose" if transposed else "Conv", *inputs, **attributes)
-    return name
+    return w.op("ConvTranspose" if transposed else "Conv", *inputs, **attributes)
 
 
 def _avg_pool2d(w: _Writer, node: Node, x: Any, kernel: Sequence[int], stride: Sequence[int] = (), *_: Any) -> str:
-    name: str = w.op("AveragePool", w.value(x), kernel_shape=list(kernel), strides=list(stride or kernel))
-    return name
+    return w.op("AveragePool", w.value(x), kernel_shape=list(kernel), strides=list(stride or kernel))
 
 
 def _softplus(w: _Writer, node: Node, x: Any, beta: float = 1, threshold: float = 20) -> str:
     if beta != 1:
         raise ConfigError("the exporter knows softplus with beta 1 only; change the objective")
-    name: str = w.op("Softplus", w.value(x))
-    return name
+    return w.op("Softplus", w.value(x))
 
 
 def _clamp(w: _Writer, node: Node, x: Any, low: Any = None, high: Any = None) -> str:
@@ -410,8 +394,7 @@ def _clamp(w: _Writer, node: Node, x: Any, low: Any = None, high: Any = None) ->
 def _addition(kind: str) -> Callable[..., str]:
     def rule(w: _Writer, node: Node, a: Any, b: Any, alpha: float = 1) -> str:
         second = w.value(b) if alpha == 1 else w.op("Mul", w.value(b), w.scalar(float(alpha)))
-        name: str = w.op(kind, w.value(a), second)
-        return name
+        return w.op(kind, w.value(a), second)
 
     return rule
 
