@@ -12,54 +12,32 @@ from typing import Any, Final, Literal
 from device_sdk.faces import QualityPolicy
 from device_sdk.people.stored_personal import Form
 from device_sdk.rounds.conditions import ConditionSource
+from device_sdk.rounds.disclosure import Agreement
 from device_sdk.runtimes import RuntimeName
 from mien.errors import ConfigError
 from mien.models.variants import FLOAT32, check_tier
-from mien.records import from_mapping, parse_toml, to_mapping
+from mien.records import from_mapping, parse_toml
 from mien.shell.files import read_limited
-from mien.specs import REVEALS
 
 MAX_CONFIG_BYTES: Final = 64 * 1024
-REVEALABLE: Final = REVEALS
-WEAKER_PROFILES: Final = ("honest_but_curious",)
 
 
 @dataclass(frozen=True)
-class ParticipationConfig:
-    """Settings of participation. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what
-    it may see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do.
-    `allow_plain_sums`: the coordinator may see this device's updates. `allow_evaluation`: these images also measure
-    models, by sums of scores. `max_epsilon`: the most that all sums together may tell, None without limit. `person`:
-    whose images train, if not those of everybody who agreed.
+class ParticipationConfig(Agreement):
+    """Settings of participation: what the owner agrees to (`Agreement`), and what training may take of this machine.
 
     `conditions`: whether the machine is asked if it charges, is idle and on an unmetered network. `max_training_s` and
     `max_memory_mb`: what one round's training may take, None without limit. `nice`: the priority that `mien-device
     participate` gives itself, 0 (as it was started) to 19 (after everything else).
     """
 
-    min_cohort: int = 16
-    allow_reveal: tuple[str, ...] = ()
-    allow_profiles: tuple[str, ...] = ()
-    allow_plain_sums: bool = False
-    allow_evaluation: bool = True
-    max_epsilon: float | None = None
-    person: str = ""
     conditions: ConditionSource = "stated"
     max_training_s: float | None = None
     max_memory_mb: float | None = None
     nice: int = 10
 
     def __post_init__(self) -> None:
-        if self.min_cohort < 2:
-            raise ConfigError(
-                f"participation.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody"
-            )
-        for name, known in (("allow_reveal", REVEALABLE), ("allow_profiles", WEAKER_PROFILES)):
-            unknown = sorted(set(getattr(self, name)) - set(known))
-            if unknown:
-                raise ConfigError(f"participation.{name} names {unknown}; known: {list(known)}")
-        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
-            raise ConfigError(f"participation.max_epsilon is {self.max_epsilon}; it must be positive")
+        super().__post_init__()
         for name in ("max_training_s", "max_memory_mb"):
             limit = getattr(self, name)
             if limit is not None and not 0 < limit < math.inf:
@@ -163,7 +141,7 @@ def load_config(path: Path, options: Mapping[str, Any] | None = None) -> Resolve
     stated = _dotted(from_file)
     settings = tuple(
         Setting(name, value, "option" if name in given else path.name if name in stated else "default")
-        for name, value in _dotted(_as_mapping(values)).items()
+        for name, value in _dotted(dataclasses.asdict(values)).items()
     )
     return ResolvedConfig(values, settings)
 
@@ -192,22 +170,9 @@ def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _as_mapping(values: DeviceConfig) -> dict[str, Any]:
-    """Return all settings, those that are None included, which TOML has no word for."""
-    plain = to_mapping(values)
-    tables = (
-        ("verification", VerificationConfig),
-        ("participation", ParticipationConfig),
-        ("inference", InferenceConfig),
-    )
-    for table, record in tables:
-        for item in dataclasses.fields(record):
-            plain[table].setdefault(item.name, None)
-    return plain
-
-
 def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
     flat: dict[str, object] = {}
     for name, value in values.items():
-        flat.update(_dotted(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value})
+        plain = list(value) if isinstance(value, tuple) else value
+        flat.update(_dotted(plain, f"{prefix}{name}.") if isinstance(plain, dict) else {prefix + name: plain})
     return flat

@@ -32,7 +32,6 @@ from device_sdk.people.verify import Outcome, identify, verify
 from device_sdk.rounds.attempts import Attempts
 from device_sdk.rounds.budget import TrainingBudget
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
-from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.participate import (
     Counted,
     Event,
@@ -588,15 +587,6 @@ class Device:
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
         """
         settings = self.config.values.participation
-        agreement = Agreement(
-            min_cohort=settings.min_cohort,
-            allow_reveal=frozenset(settings.allow_reveal),
-            allow_profiles=frozenset(settings.allow_profiles),
-            allow_plain_sums=settings.allow_plain_sums,
-            allow_evaluation=settings.allow_evaluation,
-            max_epsilon=settings.max_epsilon,
-            person=settings.person,
-        )
         asked = conditions or conditions_from(settings.conditions, StatedConditions())
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
             if source is not None and settings.person:
@@ -608,7 +598,7 @@ class Device:
                     client(),
                     self.gallery,
                     self.models,
-                    agreement,
+                    settings,
                     asked,
                     self._runtime,
                     self.attempts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from mien.secagg.graph import default_neighbourhood
 from mien.secagg.planner import PROFILES, largest_group, smallest_sum
 from mien.secagg.quantise import packed_size
 from mien.secagg.vector import ContributionMap
-from mien.specs import TaskSpec
+from mien.specs import REVEALS, TaskSpec
 
 PLAIN_SUMS: Final = (
     "Sums of this task are not masked: the coordinator sees this phone's update, and with effort may learn something "
@@ -44,17 +45,37 @@ _SHOWS: Final = {
 }
 
 
+_WEAKER_PROFILES: Final = ("honest_but_curious",)
+
+
 @dataclass(frozen=True)
 class Agreement:
-    """Owner's agreement: see `device_sdk.config.ParticipationConfig`."""
+    """Owner's agreement. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what it may
+    see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do. `allow_plain_sums`: the
+    coordinator may see this device's updates. `allow_evaluation`: these images also measure models, by sums of scores.
+    `max_epsilon`: the most that all sums together may tell, None without limit. `person`: whose images train, if not
+    those of everybody who agreed.
+    """
 
     min_cohort: int = 16
-    allow_reveal: frozenset[str] = frozenset()
-    allow_profiles: frozenset[str] = frozenset()
+    allow_reveal: tuple[str, ...] = ()
+    allow_profiles: tuple[str, ...] = ()
     allow_plain_sums: bool = False
     allow_evaluation: bool = True
     max_epsilon: float | None = None
     person: str = ""
+
+    def __post_init__(self) -> None:
+        if self.min_cohort < 2:
+            raise ConfigError(
+                f"participation.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody"
+            )
+        for name, known in (("allow_reveal", REVEALS), ("allow_profiles", _WEAKER_PROFILES)):
+            unknown = sorted(set(getattr(self, name)) - set(known))
+            if unknown:
+                raise ConfigError(f"participation.{name} names {unknown}; known: {list(known)}")
+        if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
+            raise ConfigError(f"participation.max_epsilon is {self.max_epsilon}; it must be positive")
 
 
 def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreement) -> None:
@@ -68,7 +89,7 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
             f"task {task.name!r} lets the coordinator see sums over {task.privacy.min_cohort} devices; this device "
             f"agrees to {agreement.min_cohort} or more. If that is your wish: --min-cohort {task.privacy.min_cohort}"
         )
-    refused = sorted(set(task.privacy.reveals) - agreement.allow_reveal)
+    refused = sorted(set(task.privacy.reveals).difference(agreement.allow_reveal))
     if refused:
         raise ConfigError(
             f"task {task.name!r} would show the coordinator this device's {', '.join(refused)}; this device agrees to "

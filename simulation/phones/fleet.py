@@ -52,8 +52,8 @@ FAILED_PAUSE_S: Final = 1.0
 
 AGREED: Final = Agreement(
     min_cohort=2,
-    allow_reveal=frozenset(REVEALS),
-    allow_profiles=frozenset({"honest_but_curious"}),
+    allow_reveal=REVEALS,
+    allow_profiles=("honest_but_curious",),
     allow_plain_sums=True,
 )
 """Emulated phones have no owner to ask: they take part in whatever is asked of them."""

@@ -53,18 +53,18 @@ def test_a_weaker_profile_needs_the_owners_word_and_plain_sums_are_no_word_for_i
     curious = task(secure_aggregation="honest_but_curious")
     with pytest.raises(ConfigError, match=r"keeps to the rules.*--allow-profile honest_but_curious"):
         agree(curious, allow_plain_sums=True)
-    agree(curious, allow_profiles=frozenset({"honest_but_curious"}))
+    agree(curious, allow_profiles=("honest_but_curious",))
 
 
 def test_nothing_is_revealed_unless_the_owner_said_so() -> None:
     with pytest.raises(ConfigError, match=r"agrees to nothing of the kind.*--allow-reveal class_embeddings"):
         agree(task(reveals=("class_embeddings",)), CLEAR)
-    agree(task(reveals=("class_embeddings",)), CLEAR, allow_reveal=frozenset({"class_embeddings"}))
+    agree(task(reveals=("class_embeddings",)), CLEAR, allow_reveal=("class_embeddings",))
 
 
 def test_a_task_that_hides_what_it_reveals_is_refused() -> None:
     with pytest.raises(ConfigError, match="class_embedding in clear without saying so"):
-        agree(task(), CLEAR, allow_reveal=frozenset({"class_embeddings"}))
+        agree(task(), CLEAR, allow_reveal=("class_embeddings",))
 
 
 def test_the_words_say_what_leaves_and_who_sees_it() -> None:

@@ -227,7 +227,7 @@ def test_what_the_owner_no_longer_agrees_to_is_not_sent_after_a_restart(
 
 
 def test_what_was_revealed_with_leave_is_not_shown_after_it_ended(bench: Bench) -> None:
-    allowed = replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals))
+    allowed = replace(PLAIN, allow_reveal=SHOWN.reveals)
     bench.participant = replace(bench.participant, agreement=allowed)
     bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
     bench.script.upload = bench.script.fails_first(999, None, None)
@@ -309,7 +309,7 @@ def test_assignments_that_do_not_fit_are_left_with_their_error(
 )
 def test_a_hostile_reply_is_left_like_any_bad_round(bench: Bench, values: Any) -> None:
     task = changed(method="fedface", privacy=SHOWN)
-    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=SHOWN.reveals))
     bench.keep_old_state()
     bench.script.check_in = lambda: assignment(task, reply=pack_tensors({"class_embedding": values}))
     refusal(bench, CorruptDataError, "class_embedding")
@@ -391,7 +391,7 @@ def enrol(bench: Bench, name: str, seed: int, *, consent: bool = True) -> Person
 
 def test_whose_images_train_must_be_clear_for_a_method_over_one_person(bench: Bench) -> None:
     other, one_person = enrol(bench, "Other", 2), changed(method="fedface", privacy=SHOWN)
-    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=SHOWN.reveals))
     bench.script.check_in = lambda: assignment(one_person)
     refusal(bench, ConfigError, "2 people agreed to training, and method fedface .* name one with --person")
     assert bench.script.calls == ["check_in"]
@@ -478,7 +478,7 @@ def test_what_the_server_knows_by_number_is_not_given_to_another(bench: Bench, t
     enrol(bench, "Other", 2)
     task = changed(method="fedgc", privacy=SHOWN, options={"identities": 2})
     servers = {"class_embeddings": np.full(2 * 128, 0.5, np.float32)}
-    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals)))
+    bench.participant = replace(bench.participant, agreement=replace(PLAIN, allow_reveal=SHOWN.reveals))
     bench.script.check_in = lambda: assignment(task)
     assert isinstance(bench.participant.step(), Counted)
     bench.script.check_in = lambda: assignment(task, reply=pack_tensors(servers))
@@ -559,9 +559,7 @@ def test_a_long_reply_that_is_not_as_announced_ends_the_round(
 
 def test_a_source_is_not_for_methods_over_one_person(bench: Bench) -> None:
     source = SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))
-    bench.participant = replace(
-        bench.participant, source=source, agreement=replace(PLAIN, allow_reveal=frozenset(SHOWN.reveals))
-    )
+    bench.participant = replace(bench.participant, source=source, agreement=replace(PLAIN, allow_reveal=SHOWN.reveals))
     bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
     refusal(bench, ConfigError, "--source is for methods over many identities")
     bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="Owner"))

@@ -102,7 +102,7 @@ def failure(outcome: Step, error: type[MienError]) -> None:
 
 @pytest.mark.parametrize("task", [MASKED, CURIOUS], ids=["malicious_server", "honest_but_curious"])
 def test_the_sum_holds_the_phones_update_and_nothing_else_shows_it(bench: Bench, make: Make, task: TaskSpec) -> None:
-    agreed = replace(AGREED, allow_profiles=frozenset({"honest_but_curious"}))
+    agreed = replace(AGREED, allow_profiles=("honest_but_curious",))
     bench.participant = replace(bench.participant, agreement=agreed)
     attempt, kept = make(task), trained(bench)
     assert bench.participant.step() == Counted(RoundRef("t1", 2, 1), "next", 7)
@@ -129,7 +129,7 @@ def test_what_a_task_reveals_goes_behind_the_masked_vector_in_clear(bench: Bench
         privacy=PrivacySpec(min_cohort=5, reveals=("class_embeddings",)),
         options={},
     )
-    agreed = replace(AGREED, allow_reveal=frozenset({"class_embeddings"}))
+    agreed = replace(AGREED, allow_reveal=("class_embeddings",))
     bench.participant = replace(bench.participant, agreement=agreed)
     attempt, kept = make(task), trained(bench)
     assert isinstance(bench.participant.step(), Counted)
@@ -276,7 +276,7 @@ def test_a_lie_makes_the_phone_leave_and_nothing_is_released(
 
 
 def test_a_phone_holds_the_coordinator_to_the_tasks_own_profile(bench: Bench, make: Make) -> None:
-    everything = replace(AGREED, allow_profiles=frozenset({"honest_but_curious"}))
+    everything = replace(AGREED, allow_profiles=("honest_but_curious",))
     bench.participant = replace(bench.participant, agreement=everything)
     weaker = PrivateSum(Fleet.create(), CURIOUS).config.cohort
     attempt = make(lies={KEYS: other_terms(cohort=weaker)})
