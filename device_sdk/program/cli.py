@@ -28,6 +28,7 @@ from mien.errors import (
     NoFaceError,
 )
 from mien.shell import cli as shell
+from mien.shell.cli import say
 from mien.shell.passwords import can_ask, read_password
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
@@ -95,7 +96,9 @@ def join(
 
     Example: mien-device join 'mien://join?r=registrar.example:7440&...'
     """
-    url = _read_line() if invite == "-" else invite
+    url = invite
+    if invite == "-":
+        url = "" if sys.stdin is None else sys.stdin.readline()
     with _device(home, as_json, {"keystore": keystore}) as device:
         identity = device.join(url)
     result = {
@@ -106,8 +109,8 @@ def join(
     }
 
     def human() -> None:
-        _say(f"Joined population {identity.population!r} as device {identity.device_id}.")
-        _say("Next: mien-device enroll NAME FOLDER")
+        say(f"Joined population {identity.population!r} as device {identity.device_id}.")
+        say("Next: mien-device enroll NAME FOLDER")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -158,12 +161,12 @@ def enroll(
         "images_used": enrollment.num_used,
         "templates": person.num_templates,
         "trains": person.trains,
-        "refused": [_refused_json(image) for image in enrollment.refused],
+        "refused": [dataclasses.asdict(image) for image in enrollment.refused],
     }
 
     def human() -> None:
-        _say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
-        _say(_said_of_training(person))
+        say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
+        say(_said_of_training(person))
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -247,7 +250,7 @@ def watch(
                 if as_json:
                     print(json.dumps({"event": "seen", "at": sighting.frame, **result}, sort_keys=True), flush=True)
                 else:
-                    _say(f"{sighting.frame}: {sentence}")
+                    say(f"{sighting.frame}: {sentence}")
     shell.emit({"event": "done", "sightings": looks}, as_json=as_json, human=lambda: None)
 
 
@@ -274,7 +277,7 @@ def personalise(
         if drop:
             dropped = device.forget_personal()
             text = "The released model serves alone." if dropped else "There was no personal model."
-            shell.emit({"dropped": dropped}, as_json=as_json, human=lambda: _say(text))
+            shell.emit({"dropped": dropped}, as_json=as_json, human=lambda: say(text))
             return
         made = device.personalise()
     thresholds = {name: dataclasses.asdict(at) for name, at in made.thresholds.items()}
@@ -282,10 +285,10 @@ def personalise(
 
     def human() -> None:
         for name, at in made.thresholds.items():
-            _say(f"{name}: threshold {at}; {at.num_missed_released} below the released model's.")
+            say(f"{name}: threshold {at}; {at.num_missed_released} below the released model's.")
         if made.gain is not None:
-            _say(f"Left-out pictures gain {made.gain:+.2f} +- {made.gain_error:.2f} standard deviations.")
-        _say("It is in use." if made.is_used else "It is no better than the released model, which serves alone.")
+            say(f"Left-out pictures gain {made.gain:+.2f} +- {made.gain_error:.2f} standard deviations.")
+        say("It is in use." if made.is_used else "It is no better than the released model, which serves alone.")
 
     shell.emit({**result, "people": thresholds}, as_json=as_json, human=human)
 
@@ -345,10 +348,10 @@ def gallery_consent(
 
     def human() -> None:
         if person.trains:
-            _say(f"{person.name}'s pictures train the shared model from now on.")
+            say(f"{person.name}'s pictures train the shared model from now on.")
             return
-        _say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
-        _say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
+        say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
+        say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
         _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
@@ -374,7 +377,7 @@ def gallery_remove(
     result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
 
     def human() -> None:
-        _say(f"{person.name} was removed.")
+        say(f"{person.name} was removed.")
         _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
@@ -398,11 +401,11 @@ def gallery_export(
         raise ConfigError("everybody in the file has to agree to a copy of their pictures; give --agreed when they do")
     if not agreed:
         typer.confirm("Has everybody enrolled here agreed to a copy of their pictures?", abort=True)
-    password = _password(password_file, confirm=True)
+    password = read_password(password_file, confirm=True)
     with _device(home, as_json) as device:
         count = device.export(path, password)
     result = {"file": str(path), "people": count}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"{_people(count)} written to {path}."))
+    shell.emit(result, as_json=as_json, human=lambda: say(f"{_people(count)} written to {path}."))
 
 
 @gallery_app.command("import")
@@ -417,10 +420,10 @@ def gallery_import(
 
     Example: mien-device gallery import backup.mien
     """
-    password = _password(password_file, confirm=False)
+    password = read_password(password_file, confirm=False)
     with _device(home, as_json, {"keystore": keystore}) as device:
         count = device.restore(path, password)
-    shell.emit({"people": count}, as_json=as_json, human=lambda: _say(f"{_people(count)} added."))
+    shell.emit({"people": count}, as_json=as_json, human=lambda: say(f"{_people(count)} added."))
 
 
 def _people(number: int) -> str:
@@ -442,7 +445,7 @@ def gallery_rotate_keys(home: Home, as_json: Json = False) -> None:
     with _device(home, as_json) as device:
         device.rotate_keys()
     text = "Everything is sealed under new keys; copies of the files from before can never be read again."
-    shell.emit({"rotated": True}, as_json=as_json, human=lambda: _say(text))
+    shell.emit({"rotated": True}, as_json=as_json, human=lambda: say(text))
 
 
 @gallery_app.command("renew")
@@ -456,7 +459,7 @@ def gallery_renew(name: Name, home: Home, as_json: Json = False) -> None:
     with _device(home, as_json) as device:
         count = device.renew(name)
     result = {"name": name, "templates": count}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"Templates of {name} that were renewed: {count}."))
+    shell.emit(result, as_json=as_json, human=lambda: say(f"Templates of {name} that were renewed: {count}."))
 
 
 @gallery_app.command("wipe")
@@ -470,7 +473,7 @@ def gallery_wipe(
     _confirm("Destroy everybody's templates and pictures on this device for good?", yes=yes)
     with _device(home, as_json) as device:
         device.wipe()
-    shell.emit({"wiped": True}, as_json=as_json, human=lambda: _say("The gallery is gone."))
+    shell.emit({"wiped": True}, as_json=as_json, human=lambda: say("The gallery is gone."))
 
 
 # --- training ---
@@ -521,7 +524,9 @@ def participate(
 
     Example: mien-device participate --validate --source faces/held-out --until-idle
     """
-    from device_sdk.rounds.conditions import StatedConditions
+    from device_sdk.rounds.budget import lower_priority
+    from device_sdk.rounds.conditions import StatedConditions, conditions_from
+    from device_sdk.rounds.participate import Counted
 
     if source_aligned and source is None:
         raise ConfigError("--source-aligned says how the pictures of --source are; name the source, or leave it out")
@@ -540,17 +545,20 @@ def participate(
         "participation.nice": nice,
     }
     with _device(home, as_json, options, says_it_waits=True) as device:
-        ended, counted = participating.take_part(
-            device,
-            StatedConditions(idle=idle, charging=charging, unmetered=unmetered),
+        settings, stated = device.config.values.participation, StatedConditions(idle, charging, unmetered)
+        lower_priority(settings.nice)
+        outcomes = device.participate(
             rounds=rounds,
             idle_s=idle_s if until_idle else None,
+            conditions=conditions_from(settings.conditions, stated),
             source=source,
             source_aligned=source_aligned,
             validate=validate,
         )
+        counts = [isinstance(outcome, Counted) for outcome in outcomes]
+    ended, counted = len(counts), sum(counts)
     result = {"event": "done", "rounds": ended, "counted": counted}
-    shell.emit(result, as_json=as_json, human=lambda: _say(f"Took part in {_rounds(ended)}; {counted} counted."))
+    shell.emit(result, as_json=as_json, human=lambda: say(f"Took part in {_rounds(ended)}; {counted} counted."))
     if rounds is not None and counted < rounds:
         raise typer.Exit(1)
 
@@ -573,9 +581,9 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
     def human() -> None:
         if lacks:
             name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
-            _say(f"{name} is in use, and nobody is recognised with it: {lacks}.")
+            say(f"{name} is in use, and nobody is recognised with it: {lacks}.")
         elif not done.changed:  # a change was told as it was made
-            _say("The released model is in use.")
+            say("The released model is in use.")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -814,7 +822,7 @@ def bundle_verify(
     }
 
     def human() -> None:
-        _say(f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: {len(signed.files)} files.")
+        say(f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: {len(signed.files)} files.")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -822,7 +830,7 @@ def bundle_verify(
 def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
     """Print an outcome and end with its exit code."""
     result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed)
-    shell.emit(result, as_json=as_json, human=lambda: _say(sentence))
+    shell.emit(result, as_json=as_json, human=lambda: say(sentence))
     if exit_code:
         raise typer.Exit(exit_code)
 
@@ -859,20 +867,14 @@ def _verification(threshold: float | None, max_fmr: float | None, runtime: str |
     return {"runtime": runtime, "verification.threshold": threshold, "verification.max_fmr": max_fmr}
 
 
-def _password(file: Path | None, *, confirm: bool) -> str:
-    return read_password(file, confirm=confirm)
-
-
 def _say_told(*, told: bool, is_out: bool) -> None:
     """Print what the coordinator knows of a device on which nobody agrees any more."""
     if not is_out:
         return
     if told:
-        _say("Nobody here agrees to training any more: the coordinator leaves this device out of rounds from now on.")
+        say("Nobody here agrees to training any more: the coordinator leaves this device out of rounds from now on.")
     else:
-        _say(
-            "Nobody here agrees to training any more. The coordinator did not answer; it is asked at the next contact."
-        )
+        say("Nobody here agrees to training any more. The coordinator did not answer; it is asked at the next contact.")
 
 
 def _ask_consent(name: str) -> bool:
@@ -885,10 +887,6 @@ def _ask_consent(name: str) -> bool:
     )
 
 
-def _read_line() -> str:
-    return "" if sys.stdin is None else sys.stdin.readline()
-
-
 def _confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
@@ -899,14 +897,6 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _fail_with_refused(error: LowQualityError, refused: list[RefusedImage]) -> None:
     """End with the error and, for machines, why each picture was refused."""
-    body = {"error": error.code, "message": error.message, "refused": [_refused_json(image) for image in refused]}
+    body = {"error": error.code, "message": error.message, "refused": [dataclasses.asdict(image) for image in refused]}
     print(json.dumps(body, sort_keys=True), file=sys.stderr)
     raise typer.Exit(TABLE[type(error)].exit_code)
-
-
-def _refused_json(image: RefusedImage) -> dict[str, object]:
-    return {"name": image.name, "reasons": list(image.reasons), "message": image.message}
-
-
-def _say(text: str) -> None:
-    shell.OUT.print(text, markup=False, highlight=False)

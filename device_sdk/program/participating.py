@@ -1,16 +1,11 @@
-"""The options of `mien-device participate`, and what it does with them."""
+"""The options of `mien-device participate`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-# The command line imports this module for its options: what takes part is imported when it does.
-if TYPE_CHECKING:
-    from device_sdk.device import Device
-    from device_sdk.rounds.conditions import StatedConditions
 
 Rounds = Annotated[int | None, typer.Option(min=1, help="Stop after this many rounds that counted.")]
 UntilIdle = Annotated[bool, typer.Option("--until-idle", help="Stop when there is nothing to do for --idle-s.")]
@@ -66,38 +61,3 @@ MaxMemoryMb = Annotated[
 Nice = Annotated[
     int | None, typer.Option(help="This process's priority: 0, as it was started, to 19, after everything else.")
 ]
-
-
-def take_part(
-    device: Device,
-    stated: StatedConditions,
-    *,
-    rounds: int | None,
-    idle_s: float | None,
-    source: Path | None,
-    source_aligned: bool,
-    validate: bool,
-) -> tuple[int, int]:
-    """Return the number of rounds that this process took part in, and of those that counted.
-
-    Its priority becomes the device's `participation.nice`, and cannot be raised again.
-    """
-    from device_sdk.rounds.budget import lower_priority
-    from device_sdk.rounds.conditions import conditions_from
-    from device_sdk.rounds.participate import Counted
-
-    settings = device.config.values.participation
-    lower_priority(settings.nice)
-    outcomes = device.participate(
-        rounds=rounds,
-        idle_s=idle_s,
-        conditions=conditions_from(settings.conditions, stated),
-        source=source,
-        source_aligned=source_aligned,
-        validate=validate,
-    )
-    ended = counted = 0
-    for outcome in outcomes:
-        ended += 1
-        counted += isinstance(outcome, Counted)
-    return ended, counted
