@@ -8,10 +8,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from typing import Final, get_args
+from typing import get_args
 
+from device_sdk.models.models import fetch_by_hash, forget_all_but
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine
 from device_sdk.server.client import CoordinatorClient, Progress, file_sha256
@@ -21,8 +21,6 @@ from mien.models.bundles import BundleFile, BundleManifest
 from mien.protocol.canonical import MAX_JSON_BYTES
 from mien.protocol.rounds import BlobId
 from mien.shell.files import make_folder, read_limited, write_atomically
-
-_HEX: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def fetch_graphs(
@@ -55,7 +53,7 @@ def fetch_graphs(
         if current.is_file() and file_sha256(current) == listed.sha256:
             return False
         write_atomically(current, graphs_json)
-        _forget_all_but(folder, {file.sha256 for file in signed.graphs})
+        forget_all_but({file.sha256 for file in signed.graphs}, folder)
     return True
 
 
@@ -71,12 +69,5 @@ def _graph_engine(name: str) -> GraphEngine:
 
 def _fetched(client: CoordinatorClient, file: BundleFile, folder: Path, progress: Progress | None) -> Path:
     path = folder / file.sha256
-    if not path.is_file() or file_sha256(path) != file.sha256:
-        client.download(BlobId(file.sha256, file.size_bytes), path, what=f"graph {file.name}", progress=progress)
+    fetch_by_hash(client, BlobId(file.sha256, file.size_bytes), path, f"graph {file.name}", progress)
     return path
-
-
-def _forget_all_but(folder: Path, hashes: set[str]) -> None:
-    for path in folder.iterdir():
-        if _HEX.fullmatch(path.name) and path.name not in hashes:
-            path.unlink()

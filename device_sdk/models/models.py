@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -52,6 +52,23 @@ class Model(KnownModel):
     layout: ParameterLayout
     theta: Vector = field(repr=False)
     public_shard: BlobId | None
+
+
+def fetch_by_hash(
+    client: CoordinatorClient, blob: BlobId, path: Path, what: str, progress: Progress | None = None
+) -> bool:
+    """Fetch a blob into a file unless it is there already; tell whether it had to be fetched."""
+    if path.is_file() and file_sha256(path) == blob.sha256:
+        return False
+    client.download(blob, path, what=what, progress=progress)
+    return True
+
+
+def forget_all_but(keep: Collection[str], folder: Path) -> None:
+    """Remove what a folder holds by hash, descriptions and parts of that too, but for the files to keep."""
+    for path in folder.iterdir():
+        if path.name not in keep and _HEX.match(path.name):
+            path.unlink()
 
 
 class ModelStore:
@@ -150,9 +167,7 @@ class ModelStore:
                 keep.add(stored.theta.sha256)
                 keep.update([stored.public_shard.sha256] if stored.public_shard else [])
         with locked_folder(self._folder):
-            for path in self._folder.iterdir():
-                if path.name not in keep and _HEX.match(path.name):
-                    path.unlink()
+            forget_all_but(keep, self._folder)
 
     def size_to_fetch(self, manifest: Manifest) -> int:
         """Return about how many bytes `fetch` will load for the parameters."""
@@ -200,9 +215,7 @@ class ModelStore:
             raise CorruptDataError("the model's files have other sizes than its manifest says; tell the operator")
 
     def _fetch_blob(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> None:
-        path = self._blob(blob.sha256)
-        if not path.exists() or file_sha256(path) != blob.sha256:
-            client.download(blob, path, what=what, progress=progress)
+        fetch_by_hash(client, blob, self._blob(blob.sha256), what, progress)
 
     def _manifest(self, model: str) -> Manifest:
         path = self._manifest_path(model)

@@ -16,16 +16,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.server.client import CoordinatorClient, Progress, file_sha256
+from device_sdk.models.models import fetch_by_hash, forget_all_but
+from device_sdk.server.client import CoordinatorClient, Progress
 from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError, VersionError
 from mien.methods.base import Crops, Embeddings
@@ -37,8 +37,6 @@ from mien.protocol.rounds import BlobId
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
 from mien.shell.version import version
-
-_NAME: Final = re.compile(r"[0-9a-f]{64}(\.json)?")
 
 
 class VariantStore:
@@ -113,9 +111,7 @@ class VariantStore:
         if not self._folder.exists():
             return
         with self._locked():
-            for path in self._folder.iterdir():
-                if path.name not in keep and _NAME.fullmatch(path.name):
-                    path.unlink()
+            forget_all_but(keep, self._folder)
 
     def forget_fetched(self, besides: Iterable[Variant] = ()) -> None:
         """Remove what this store itself fetched and nothing uses; `besides` are variants that a switch may be making.
@@ -141,8 +137,7 @@ class VariantStore:
 
     def _fetched(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> Path:
         path = self._blob(blob.sha256)
-        if not path.is_file() or file_sha256(path) != blob.sha256:
-            client.download(blob, path, what=what, progress=progress)
+        if fetch_by_hash(client, blob, path, what, progress):
             self._fetched_here.add(blob.sha256)
         return path
 

@@ -6,7 +6,6 @@ import hashlib
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -20,10 +19,8 @@ Features = Any
 DEFAULT_CAPACITY_BYTES: Final = 192 * 2**20
 
 
-@dataclass(frozen=True)
-class _Key:
-    crop_sha256: bytes
-    flipped: bool
+_Key = tuple[bytes, bool]
+"""A crop's SHA-256, and whether it is mirrored."""
 
 
 class FeatureCache:
@@ -49,11 +46,11 @@ class FeatureCache:
         if trunk_id != self._trunk_id:
             self._entries.clear()
             self._size_bytes, self._trunk_id = 0, trunk_id
-        keys = [_Key(digest, bool(flip)) for digest, flip in zip(self.digests(crops), flipped, strict=True)]
+        keys = [(digest, bool(flip)) for digest, flip in zip(self.digests(crops), flipped, strict=True)]
         found = {key: self._entries[key] for key in keys if key in self._entries}
         missing = {key: i for i, key in enumerate(keys) if key not in found}
         if missing:
-            wanted = np.stack([crops[i, :, ::-1] if key.flipped else crops[i] for key, i in missing.items()])
+            wanted = np.stack([crops[i, :, ::-1] if mirrored else crops[i] for (_, mirrored), i in missing.items()])
             found.update(zip(missing, compute(wanted), strict=True))
         for key in keys:
             self._keep(key, found[key])

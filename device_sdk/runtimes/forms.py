@@ -7,7 +7,7 @@ one graph serves every task of that form. Symbols of sizes: B batch, K classes, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -116,14 +116,6 @@ def _positive_hinge(objective: Objective) -> ObjectiveForm:
     return ObjectiveForm("positive_hinge", private, (_TARGET if several else ()) + _WEIGHT, ("margin",))
 
 
-def _softmax(_: Objective) -> ObjectiveForm:
-    return ObjectiveForm("softmax", _MANY, _TARGET + _WEIGHT)
-
-
-def _cosface(_: Objective) -> ObjectiveForm:
-    return ObjectiveForm("cosface", _MANY, _TARGET + _WEIGHT, _MARGIN)
-
-
 def _arcface(objective: Objective) -> ObjectiveForm:
     # Its cosine and sine are taken once, when the graph is made.
     margin = (("margin", float(objective.constants.get("margin", 0.5))),)
@@ -157,13 +149,13 @@ def _fedfr(objective: Objective) -> ObjectiveForm:
     return ObjectiveForm("fedfr", private, per_crop, constants, built_in, sees_mirroring=contrastive)
 
 
-_FORMS: Final = {
+_FORMS: Final[Mapping[str, Callable[[Objective], ObjectiveForm]]] = {
     "positive_hinge": _positive_hinge,
-    "cosface": _cosface,
+    "cosface": lambda _: ObjectiveForm("cosface", _MANY, _TARGET + _WEIGHT, _MARGIN),
     "cosface_distilled": _cosface_distilled,
     "fedfr": _fedfr,
     "arcface": _arcface,
-    "softmax": _softmax,
+    "softmax": lambda _: ObjectiveForm("softmax", _MANY, _TARGET + _WEIGHT),
 }
 _POOLED: Final = ("dan", "dann")
 

@@ -25,6 +25,15 @@ from mien.shell.keys import p256_key
 
 KEY_LABEL: Final = "identity"
 FORMAT: Final = 1
+_TEXTS: Final = (
+    "device_id",
+    "population",
+    "registrar_address",
+    "coordinator_address",
+    "invite_sha256",
+    "release_key",
+)
+_CERTIFICATES: Final = ("certificate", "registrar_ca", "coordinator_ca")
 _CONTEXT: Final = bind("mien/identity/1")
 _MAX_BYTES: Final = 128 * 1024
 
@@ -112,18 +121,9 @@ class IdentityFiles:
 
     def save(self, identity: Identity) -> None:
         """Store what joining or renewing gave: the old file or the new one, whatever happens meanwhile."""
-        stored = {
-            "format": FORMAT,
-            "device_id": identity.device_id,
-            "population": identity.population,
-            "registrar_address": identity.registrar_address,
-            "coordinator_address": identity.coordinator_address,
-            "certificate": base64.b64encode(to_der(identity.certificate)).decode(),
-            "registrar_ca": base64.b64encode(to_der(identity.registrar_ca)).decode(),
-            "coordinator_ca": base64.b64encode(to_der(identity.coordinator_ca)).decode(),
-            "invite_sha256": identity.invite_sha256,
-            "release_key": identity.release_key,
-        }
+        ders = {name: to_der(getattr(identity, name)) for name in _CERTIFICATES}
+        stored: dict[str, object] = {"format": FORMAT, **{name: getattr(identity, name) for name in _TEXTS}}
+        stored |= {name: base64.b64encode(der).decode() for name, der in ders.items()}
         write_atomically(self._home.identity, to_canonical_json(stored), private=True)
 
     def joined(self) -> bool:
@@ -138,27 +138,17 @@ class IdentityFiles:
         stored = parse_json(data, what="the device's identity")
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise CorruptDataError("the device's identity is of another format; upgrade mien, or join again")
-        identity = self._parse(stored)
+        identity = self._parse({"release_key": "", **stored})
         check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
         return identity
 
     def _parse(self, stored: Mapping[str, Any]) -> Identity:
-        def certificate(name: str) -> x509.Certificate:
-            return load_certificate(base64.b64decode(stored[name], validate=True), whose="the stored")
-
         try:
-            return Identity(
-                device_id=str(stored["device_id"]),
-                population=str(stored["population"]),
-                registrar_address=str(stored["registrar_address"]),
-                coordinator_address=str(stored["coordinator_address"]),
-                certificate=certificate("certificate"),
-                registrar_ca=certificate("registrar_ca"),
-                coordinator_ca=certificate("coordinator_ca"),
-                key=self.key(),
-                invite_sha256=str(stored["invite_sha256"]),
-                release_key=str(stored.get("release_key", "")),
-            )
+            fields: dict[str, Any] = {name: str(stored[name]) for name in _TEXTS}
+            for name in _CERTIFICATES:
+                der = base64.b64decode(stored[name], validate=True)
+                fields[name] = load_certificate(der, whose="the stored")
+            return Identity(key=self.key(), **fields)
         except (KeyError, TypeError, binascii.Error) as error:
             raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error
 

@@ -38,6 +38,7 @@ from mien.errors import (
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.files import storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes
+from mien.shell.lock import is_taken, lock_file
 from mien.shell.sealing import NONCE_BYTES
 
 SCHEMA_VERSION: Final = 1
@@ -237,19 +238,13 @@ class Vault:
     @contextlib.contextmanager
     def _rotating(self) -> Iterator[bool]:
         """A block that one process at a time may be in; tells whether this one is. The key in use is then known."""
-        with storage_errors(f"the folder of {self._kind.what}"):
-            lock = os.open(self._path.with_name(f".{self._path.name}.rotation"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+        with lock_file(self._path.with_name(f".{self._path.name}.rotation")) as lock:
+            if not is_taken(lock):
                 yield False
                 return
             with self.reading():
                 pass
             yield True
-        finally:
-            os.close(lock)
 
     def _check_in_place(self) -> None:
         """Raise KeyStoreError where the open file is no longer the one at its path: what it holds is gone for others.
