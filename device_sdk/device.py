@@ -28,7 +28,7 @@ from device_sdk.people.liveness import PadCheck, checked
 from device_sdk.people.personal import Personalised, PersonalRecogniser, personalise
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.stored_personal import Form, StoredPersonal
-from device_sdk.people.verify import Outcome, identify, verify
+from device_sdk.people.verify import Comparer, Outcome
 from device_sdk.rounds.attempts import Attempts
 from device_sdk.rounds.budget import TrainingBudget
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
@@ -236,15 +236,16 @@ class Device:
     def verify(self, name: str, image: ImageSource) -> Outcome:
         """Return whether the face in an image is the enrolled person's of that name."""
         self.gallery.person(name)
-        recogniser = self.recogniser()
-        at = self.operating_point(recogniser.model, recogniser.variant)
-        return verify(name, image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
+        return self._comparer().verify(name, image)
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return the enrolled person whose face is in an image, or Unknown."""
+        return self._comparer().identify(image)
+
+    def _comparer(self) -> Comparer:
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model, recogniser.variant)
-        return identify(image, self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
+        return Comparer(self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
 
     def personalise(self, form: Form | None = None) -> Personalised:
         """Fit the personal model to everybody here who agreed, and use it where it is better; see `personalise`.

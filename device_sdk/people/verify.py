@@ -72,84 +72,76 @@ class PresentationAttack:
 Outcome = Match | Unknown | NoFace | MultipleFaces | LowQuality | PresentationAttack
 
 
-def verify(
-    name: str,
-    image: ImageSource,
-    gallery: Gallery,
-    recogniser: Recogniser,
-    pipeline: FacePipeline,
-    at: Operating,
-    personal: PersonalRecogniser | None = None,
-    pad: PadCheck | None = None,
-) -> Outcome:
-    """Return whether the face in an image is the enrolled person's of that name, by the personal model if it has them.
+@dataclass(frozen=True)
+class Comparer:
+    """Compares faces with the people of a gallery, at the threshold `at`, or by the personal model and each one's own.
 
-    Raises NotEnrolledError for a name that is not enrolled, ModelMismatchError when the gallery's templates are
-    another model's.
+    Its outcomes raise ModelMismatchError when the gallery's templates are another model's.
     """
-    person = gallery.person(name)
 
-    def decide(crop: Crop) -> Match | Unknown:
-        if personal is not None and personal.covers(person):
-            return _decide([_own_score(personal.embed(crop[np.newaxis])[0], person, gallery, personal)])
-        (probe_D,) = recogniser.embed(crop[np.newaxis])
-        return _decide([(person.name, float(gallery.scores(person.name, recogniser.form_id, probe_D).max()), at)])
+    gallery: Gallery = field(repr=False)
+    recogniser: Recogniser = field(repr=False)
+    pipeline: FacePipeline = field(repr=False)
+    at: Operating
+    personal: PersonalRecogniser | None = None
+    pad: PadCheck | None = None
 
-    return _look(image, pipeline, pad, decide)
+    def verify(self, name: str, image: ImageSource) -> Outcome:
+        """Return whether the face in an image is the enrolled person's of that name, by the personal model if it has
+        them; raises NotEnrolledError for a name that is not enrolled.
+        """
+        person = self.gallery.person(name)
 
+        def decide(crop: Crop) -> Match | Unknown:
+            if self.personal is not None and self.personal.covers(person):
+                return self._by_personal(self.personal, crop, [person])
+            (probe_D,) = self.recogniser.embed(crop[np.newaxis])
+            scores = self.gallery.scores(person.name, self.recogniser.form_id, probe_D)
+            return _decide([(person.name, float(scores.max()), self.at)])
 
-def identify(
-    image: ImageSource,
-    gallery: Gallery,
-    recogniser: Recogniser,
-    pipeline: FacePipeline,
-    at: Operating,
-    personal: PersonalRecogniser | None = None,
-    pad: PadCheck | None = None,
-) -> Outcome:
-    """Return the enrolled person whose face is in an image, or Unknown; errors as `verify`.
+        return self._look(image, decide)
 
-    The personal model decides only where it was made for everybody: scores of two models cannot be compared.
-    """
-    references, people = gallery.references(recogniser.form_id), gallery.people()
-    if not references.names:
-        raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
+    def identify(self, image: ImageSource) -> Outcome:
+        """Return the enrolled person whose face is in an image, or Unknown; raises NotEnrolledError without anybody.
 
-    def decide(crop: Crop) -> Match | Unknown:
-        if personal is not None and all(map(personal.covers, people)):
-            (probe_D,) = personal.embed(crop[np.newaxis])
-            return _decide([_own_score(probe_D, person, gallery, personal) for person in people])
-        return _decide([(*references.nearest(recogniser.embed(crop[np.newaxis])[0]), at)])
+        The personal model decides only where it was made for everybody: scores of two models cannot be compared.
+        """
+        references, people = self.gallery.references(self.recogniser.form_id), self.gallery.people()
+        if not references.names:
+            raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
 
-    return _look(image, pipeline, pad, decide)
+        def decide(crop: Crop) -> Match | Unknown:
+            if self.personal is not None and all(map(self.personal.covers, people)):
+                return self._by_personal(self.personal, crop, people)
+            return _decide([(*references.nearest(self.recogniser.embed(crop[np.newaxis])[0]), self.at)])
 
+        return self._look(image, decide)
 
-def _own_score(
-    probe_D: NDArray[np.float32], person: Person, gallery: Gallery, personal: PersonalRecogniser
-) -> tuple[str, float, Operating]:
-    """Return a person's best score under the personal model, and the threshold that is theirs."""
-    own = personal.stored.thresholds[person.id]
-    score = float((personal.references(gallery, person) @ probe_D).max())
-    return person.name, score, Operating(own.value, None, own)
+    def _by_personal(self, personal: PersonalRecogniser, crop: Crop, people: Sequence[Person]) -> Match | Unknown:
+        """Return the decision on these people's best scores under the personal model, each at their own threshold."""
+        (probe_D,) = personal.embed(crop[np.newaxis])
+        scored = []
+        for person in people:
+            own = personal.stored.thresholds[person.id]
+            score = float((personal.references(self.gallery, person) @ probe_D).max())
+            scored.append((person.name, score, Operating(own.value, None, own)))
+        return _decide(scored)
+
+    def _look(self, image: ImageSource, decide: Callable[[Crop], Match | Unknown]) -> Outcome:
+        try:
+            face = self.pipeline.acquire_source(image)
+        except NoFaceError as error:
+            return NoFace(error.message)
+        except MultipleFacesError as error:
+            return MultipleFaces(error.message)
+        except LowQualityError as error:
+            return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
+        if self.pad is not None and is_attack(self.pad, face):
+            return PresentationAttack("this does not look like a living face; show the face itself, in good light")
+        return decide(face.crop)
 
 
 def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:
     """Return the person who scores highest above their threshold, or nobody."""
     name, score, at = max(scored, key=lambda each: each[1] - each[2].value)
     return Match(name, score, at) if score >= at.value else Unknown(score, at)
-
-
-def _look(
-    image: ImageSource, pipeline: FacePipeline, pad: PadCheck | None, decide: Callable[[Crop], Match | Unknown]
-) -> Outcome:
-    try:
-        face = pipeline.acquire_source(image)
-    except NoFaceError as error:
-        return NoFace(error.message)
-    except MultipleFacesError as error:
-        return MultipleFaces(error.message)
-    except LowQualityError as error:
-        return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
-    if pad is not None and is_attack(pad, face):
-        return PresentationAttack("this does not look like a living face; show the face itself, in good light")
-    return decide(face.crop)

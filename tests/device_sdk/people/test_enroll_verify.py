@@ -24,7 +24,7 @@ from device_sdk.people.enroll import (
 )
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point
-from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, Unknown, identify, verify
+from device_sdk.people.verify import Comparer, LowQuality, Match, MultipleFaces, NoFace, Unknown
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -64,8 +64,8 @@ def enrolled(gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline) -
 def test_the_owner_matches_and_a_stranger_does_not(
     enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> None:
-    own = [verify("owner", image, enrolled, recogniser, pipeline, at) for image in images_of(OWNER)[5:8]]
-    others = [verify("Owner", image, enrolled, recogniser, pipeline, at) for image in images_of(STRANGER)[5:8]]
+    own = [Comparer(enrolled, recogniser, pipeline, at).verify("owner", image) for image in images_of(OWNER)[5:8]]
+    others = [Comparer(enrolled, recogniser, pipeline, at).verify("Owner", image) for image in images_of(STRANGER)[5:8]]
     assert all(isinstance(outcome, Match) and outcome.name == "Owner" for outcome in own)
     assert all(isinstance(outcome, Unknown) for outcome in others)
 
@@ -73,10 +73,10 @@ def test_the_owner_matches_and_a_stranger_does_not(
 def test_identification_names_people_and_knows_nobody_else(
     enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> None:
-    assert isinstance(identify(images_of(STRANGER)[5], enrolled, recogniser, pipeline, at), Unknown)
+    assert isinstance(Comparer(enrolled, recogniser, pipeline, at).identify(images_of(STRANGER)[5]), Unknown)
     enroll("Other", images_of(STRANGER)[1:5], enrolled, recogniser, pipeline, now_unix_s=0, consent=False)
     for identity, name in ((OWNER, "Owner"), (STRANGER, "Other")):
-        outcome = identify(images_of(identity)[6], enrolled, recogniser, pipeline, at)
+        outcome = Comparer(enrolled, recogniser, pipeline, at).identify(images_of(identity)[6])
         assert isinstance(outcome, Match)
         assert outcome.name == name
 
@@ -85,12 +85,12 @@ def test_exactly_the_threshold_is_accepted(
     enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> None:
     image = images_of(OWNER)[5]
-    outcome = verify("Owner", image, enrolled, recogniser, pipeline, at)
+    outcome = Comparer(enrolled, recogniser, pipeline, at).verify("Owner", image)
     assert isinstance(outcome, Match)
     same = Operating(outcome.score, None)
     above = Operating(float(np.nextafter(outcome.score, 2)), None)
-    assert isinstance(verify("Owner", image, enrolled, recogniser, pipeline, same), Match)
-    assert isinstance(verify("Owner", image, enrolled, recogniser, pipeline, above), Unknown)
+    assert isinstance(Comparer(enrolled, recogniser, pipeline, same).verify("Owner", image), Match)
+    assert isinstance(Comparer(enrolled, recogniser, pipeline, above).verify("Owner", image), Unknown)
 
 
 def test_pictures_without_one_good_face_are_outcomes(
@@ -99,15 +99,15 @@ def test_pictures_without_one_good_face_are_outcomes(
     blank = np.full((224, 224, 3), 128, np.uint8)
     one = np.asarray(cv2.cvtColor(cv2.imread(str(images_of(OWNER)[5])), cv2.COLOR_BGR2RGB))
     two = np.concatenate([one, one], axis=1)
-    assert isinstance(verify("Owner", blank, enrolled, recogniser, pipeline, at), NoFace)
-    assert isinstance(verify("Owner", two, enrolled, recogniser, pipeline, at), MultipleFaces)
+    assert isinstance(Comparer(enrolled, recogniser, pipeline, at).verify("Owner", blank), NoFace)
+    assert isinstance(Comparer(enrolled, recogniser, pipeline, at).verify("Owner", two), MultipleFaces)
 
 
 def test_a_low_quality_face_names_its_reasons(
     enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> None:
     one = np.asarray(cv2.cvtColor(cv2.imread(str(images_of(OWNER)[5])), cv2.COLOR_BGR2RGB))
-    outcome = verify("Owner", cv2.GaussianBlur(one, (0, 0), 6), enrolled, recogniser, pipeline, at)
+    outcome = Comparer(enrolled, recogniser, pipeline, at).verify("Owner", cv2.GaussianBlur(one, (0, 0), 6))
     assert isinstance(outcome, LowQuality)
     assert "blurred" in outcome.reasons
     assert "focus" in outcome.message
@@ -117,9 +117,9 @@ def test_nobody_enrolled_is_an_error(
     gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
 ) -> None:
     with pytest.raises(NotEnrolledError):
-        verify("Ada", images_of(OWNER)[0], gallery, recogniser, pipeline, at)
+        Comparer(gallery, recogniser, pipeline, at).verify("Ada", images_of(OWNER)[0])
     with pytest.raises(NotEnrolledError, match="enroll"):
-        identify(images_of(OWNER)[0], gallery, recogniser, pipeline, at)
+        Comparer(gallery, recogniser, pipeline, at).identify(images_of(OWNER)[0])
 
 
 def test_another_models_templates_are_not_compared(
@@ -127,9 +127,9 @@ def test_another_models_templates_are_not_compared(
 ) -> None:
     newer = dataclasses.replace(recogniser, model=dataclasses.replace(recogniser.model, model_id="f" * 64))
     with pytest.raises(ModelMismatchError, match="re-embed"):
-        verify("Owner", images_of(OWNER)[5], enrolled, newer, pipeline, at)
+        Comparer(enrolled, newer, pipeline, at).verify("Owner", images_of(OWNER)[5])
     enrolled.reembed(newer.model_id, newer.input, newer.embed)
-    assert isinstance(verify("Owner", images_of(OWNER)[5], enrolled, newer, pipeline, at), Match)
+    assert isinstance(Comparer(enrolled, newer, pipeline, at).verify("Owner", images_of(OWNER)[5]), Match)
 
 
 # --- enrolment ---

@@ -16,7 +16,7 @@ from device_sdk.faces.crops import MASTER
 from device_sdk.people.enroll import enroll
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Recogniser, operating_point
-from device_sdk.people.verify import identify, verify
+from device_sdk.people.verify import Comparer
 from mien.errors import ConfigError
 from mien.evaluation.pad import PadReport, evaluate_pad
 from tests.device_sdk.synthetic import OWNER, Engine, images_of, sface
@@ -57,14 +57,14 @@ def test_an_attack_is_refused_before_anybody_is_compared(
     enroll("Owner", images_of(OWNER)[:4], gallery, recogniser, pipeline, now_unix_s=0, consent=False)
     living = images_of(OWNER)[5]
     for decide in (
-        lambda image: verify("Owner", image, gallery, recogniser, pipeline, at, None, check),
-        lambda image: identify(image, gallery, recogniser, pipeline, at, None, check),
+        lambda image: Comparer(gallery, recogniser, pipeline, at, None, check).verify("Owner", image),
+        lambda image: Comparer(gallery, recogniser, pipeline, at, None, check).identify(image),
     ):
         assert isinstance(decide(living), Match)
         refused = decide(grey(living))
         assert isinstance(refused, PresentationAttack)
         assert "living face" in refused.message
-    assert isinstance(verify("Owner", grey(living), gallery, recogniser, pipeline, at), Match), (
+    assert isinstance(Comparer(gallery, recogniser, pipeline, at).verify("Owner", grey(living)), Match), (
         "without a check it passes"
     )
     assert len(check.asked) == 4
@@ -77,7 +77,9 @@ def test_a_score_that_is_no_number_does_not_pass(gallery: Gallery, recogniser: R
 
     pipeline, at = FacePipeline(MASTER), operating_point(recogniser.model)
     enroll("Owner", images_of(OWNER)[:3], gallery, recogniser, pipeline, now_unix_s=0, consent=False)
-    outcome = verify("Owner", images_of(OWNER)[5], gallery, recogniser, pipeline, at, None, Broken(check.report))
+    outcome = Comparer(gallery, recogniser, pipeline, at, None, Broken(check.report)).verify(
+        "Owner", images_of(OWNER)[5]
+    )
     assert isinstance(outcome, PresentationAttack)
 
 

@@ -19,7 +19,7 @@ from device_sdk.people.personal import PersonalRecogniser, personalise
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.stored_personal import StoredPersonal
 from device_sdk.people.trained import Pending
-from device_sdk.people.verify import Match, Unknown, identify, verify
+from device_sdk.people.verify import Comparer, Match, Unknown
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import ConfigError, NotFoundError, UnreachableError
@@ -86,11 +86,11 @@ def test_a_better_one_is_used_and_decides_by_its_own_threshold(
     assert own.num_missed <= own.num_missed_released
     personal = in_use(enrolled, recogniser)
     for image in images_of(OWNER)[6:9]:
-        outcome = verify("Owner", image, enrolled, recogniser, pipeline, at, personal)
+        outcome = Comparer(enrolled, recogniser, pipeline, at, personal).verify("Owner", image)
         assert isinstance(outcome, Match)
         assert outcome.operating.personal == own
-        assert isinstance(identify(image, enrolled, recogniser, pipeline, at, personal), Match)
-    stranger = verify("Owner", images_of(STRANGER)[5], enrolled, recogniser, pipeline, at, personal)
+        assert isinstance(Comparer(enrolled, recogniser, pipeline, at, personal).identify(image), Match)
+    stranger = Comparer(enrolled, recogniser, pipeline, at, personal).verify("Owner", images_of(STRANGER)[5])
     assert isinstance(stranger, Unknown)
     assert stranger.operating.value == own.value
 
@@ -113,10 +113,10 @@ def test_people_whom_it_was_not_made_for_are_compared_with_the_released_model(
     assert set(made.thresholds) == {"Owner"}, "who has not agreed to training has no part in it"
     personal = in_use(enrolled, recogniser)
     for name, image in (("Guest", images_of(STRANGER)[6]), ("Owner", images_of(OWNER)[6])):
-        verified = verify(name, image, enrolled, recogniser, pipeline, at, personal)
+        verified = Comparer(enrolled, recogniser, pipeline, at, personal).verify(name, image)
         assert isinstance(verified, Match)
         assert (verified.operating.personal is None) == (name == "Guest")
-        named = identify(image, enrolled, recogniser, pipeline, at, personal)
+        named = Comparer(enrolled, recogniser, pipeline, at, personal).identify(image)
         assert isinstance(named, Match)
         assert (named.name, named.operating) == (name, at)
 
@@ -284,5 +284,7 @@ def test_the_local_form_compares_with_the_phones_own_backbone(
     crops = gallery.training_crops("Owner")
     np.testing.assert_allclose(personal.embed(crops), own.embed(crops), atol=1e-5)
     assert np.abs(personal.embed(crops) - recogniser.embed(crops)).max() > 1e-3
-    assert isinstance(verify("Owner", images_of(OWNER)[7], gallery, recogniser, pipeline, at, personal), Match)
-    assert isinstance(verify("Owner", images_of(STRANGER)[7], gallery, recogniser, pipeline, at, personal), Unknown)
+    assert isinstance(Comparer(gallery, recogniser, pipeline, at, personal).verify("Owner", images_of(OWNER)[7]), Match)
+    assert isinstance(
+        Comparer(gallery, recogniser, pipeline, at, personal).verify("Owner", images_of(STRANGER)[7]), Unknown
+    )
