@@ -19,10 +19,7 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from device_sdk.models.models import fetch_by_hash, forget_all_but
 from device_sdk.server.client import CoordinatorClient, Progress
@@ -37,6 +34,9 @@ from mien.protocol.rounds import BlobId
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, write_atomically
 from mien.shell.version import version
+
+if TYPE_CHECKING:
+    from device_sdk.runtimes.variant_session import VariantSession
 
 
 class VariantStore:
@@ -148,20 +148,12 @@ class VariantStore:
         return self._folder / sha256
 
 
-class Session(Protocol):
-    """Session that runs a variant."""
-
-    def run(self, input_N3HW: NDArray[np.float32]) -> Embeddings:
-        """Return embeddings (N, dim) of a network's input."""
-        ...
-
-
 @dataclass(frozen=True)
 class LoadedVariant:
     """A variant made ready to embed."""
 
     variant: Variant
-    session: Session = field(repr=False)
+    session: VariantSession = field(repr=False)
 
     def embed(self, crops: Crops) -> Embeddings:
         """Return embeddings (N, dim) of crops (N, H, W, 3) of the model's size; their length is not 1."""
