@@ -38,12 +38,13 @@ from device_sdk.rounds.participate import (
     Listener,
     Participant,
     RoundOutcome,
+    fetch_model,
     take_part,
     transfer,
 )
 from device_sdk.rounds.training_people import person_beside_source
 from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import CoordinatorClient, Manifest
+from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity, IdentityFiles
 from device_sdk.server.join import join, renew, renewal_due
 from device_sdk.status import DeviceStatus
@@ -461,9 +462,10 @@ class Device:
             self._refresh(client, release, variant)
             return ModelUpdate(manifest.model_id, changed=False, num_templates=0, tier=tier)
         with self.models.switching():
-            model = (
-                self.models.load(manifest.model_id) if self.models.holds(manifest) else self._fetch(client, manifest)
-            )
+            if self.models.holds(manifest):
+                model = self.models.load(manifest.model_id)
+            else:
+                model = fetch_model(client, self.models, manifest, self._tell)
             recogniser = self._recogniser(model, variant)
             personal = None if before is None else self.gallery.personal(model_of(before))
             self._release_guard.accept(release)
@@ -492,7 +494,7 @@ class Device:
             self.variants.keep(variant)
         if self.models.holds(manifest):
             return
-        recogniser = self._recogniser(self._fetch(client, manifest), variant)
+        recogniser = self._recogniser(fetch_model(client, self.models, manifest, self._tell), variant)
         if (personal := self.gallery.personal(manifest.model_id)) is not None and self._personal(recogniser) is None:
             self._fit_again(recogniser, personal.form)
 
@@ -509,12 +511,6 @@ class Device:
             return
         used = "is in use again" if made.is_used else "is no better than this release, which serves alone"
         self._tell(Event("personalised", f"The personal model was fitted to the new release and {used}."))
-
-    def _fetch(self, client: CoordinatorClient, manifest: Manifest) -> Model:
-        size_mb = self.models.size_to_fetch(manifest) / 1e6
-        text = f"Fetching model {manifest.model_id[:12]} ({size_mb:.1f} MB)."
-        self._tell(Event("fetching", text, {"model_id": manifest.model_id}))
-        return self.models.fetch(client, manifest, progress=transfer(self._tell, "model"))
 
     def _recogniser(self, model: Model, variant: Variant | None = None) -> Recogniser:
         return Recogniser(model, self._runtime(model) if variant is None else self._session(variant))

@@ -216,14 +216,6 @@ def _axes(node: Any, dims: Sequence[int] | None) -> list[int]:
     return [dim % rank for dim in dims] if dims else list(range(rank))
 
 
-def _same(w: _Writer, node: Node, x: Any, *_: Any, **__: Any) -> str:
-    return w.value(x)
-
-
-def _reshape(w: _Writer, node: Node, x: Any, *_: Any) -> str:
-    return _reshaped(w, w.value(x), node)
-
-
 def _reshaped(w: _Writer, x: str, node: Node) -> str:
     """Return the value `x` in the shape of a traced node."""
     sizes = _sizes_of(node)
@@ -258,14 +250,6 @@ def _filled(value: float | None) -> Callable[..., str]:
     return rule
 
 
-def _scalar_tensor(w: _Writer, node: Node, value: float, **_: Any) -> str:
-    return w.scalar(float(value))
-
-
-def _rsqrt(w: _Writer, node: Node, x: Any) -> str:
-    return w.op("Reciprocal", w.op("Sqrt", w.value(x)))
-
-
 def _pow(w: _Writer, node: Node, x: Any, exponent: Any) -> str:
     if not isinstance(exponent, Node) and float(exponent) == 2.0:
         return w.op("Mul", w.value(x), w.value(x))
@@ -281,14 +265,6 @@ def _mm(w: _Writer, node: Node, a: Any, b: Any) -> str:
         b, turned = b.args[0], 1 - turned
     kind = ("Gemm", {"transB": 1}) if turned else ("MatMul", {})
     return w.op(kind[0], w.value(a), w.value(b), **kind[1])
-
-
-def _addmm(w: _Writer, node: Node, bias: Any, a: Any, b: Any, **_: Any) -> str:
-    return w.op("Add", _mm(w, node, a, b), w.value(bias))
-
-
-def _permute(w: _Writer, node: Node, x: Any, dims: Sequence[int]) -> str:
-    return w.op("Transpose", w.value(x), perm=_axes(node, dims))
 
 
 def _transpose(w: _Writer, node: Node, x: Any, first: int = 0, second: int = 1) -> str:
@@ -399,10 +375,6 @@ def _addition(kind: str) -> Callable[..., str]:
     return rule
 
 
-def _rsub(w: _Writer, node: Node, a: Any, b: Any, alpha: float = 1) -> str:
-    return _addition("Sub")(w, node, b, a, alpha)
-
-
 _ELEMENTWISE: Final = {
     "mul": "Mul",
     "div": "Div",
@@ -427,16 +399,21 @@ _ELEMENTWISE: Final = {
     "maximum": "Max",
 }
 _RULES: Final[Mapping[str, Callable[..., Any]]] = {
-    **dict.fromkeys(("alias", "detach", "clone", "lift_fresh_copy", "_to_copy"), _same),
-    **dict.fromkeys(("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"), _reshape),
+    **dict.fromkeys(
+        ("alias", "detach", "clone", "lift_fresh_copy", "_to_copy"), lambda w, _, x, *__, **___: w.value(x)
+    ),
+    **dict.fromkeys(
+        ("view", "_unsafe_view", "reshape", "unsqueeze", "squeeze"),
+        lambda w, node, x, *_: _reshaped(w, w.value(x), node),
+    ),
     "add": _addition("Add"),
     "sub": _addition("Sub"),
-    "rsub": _rsub,
-    "rsqrt": _rsqrt,
+    "rsub": lambda w, node, a, b, alpha=1: _addition("Sub")(w, node, b, a, alpha),
+    "rsqrt": lambda w, _, x: w.op("Reciprocal", w.op("Sqrt", w.value(x))),
     "pow": _pow,
-    "addmm": _addmm,
+    "addmm": lambda w, node, bias, a, b, **_: w.op("Add", _mm(w, node, a, b), w.value(bias)),
     "mm": _mm,
-    "permute": _permute,
+    "permute": lambda w, node, x, dims: w.op("Transpose", w.value(x), perm=_axes(node, dims)),
     "transpose": _transpose,
     "t": _transpose,
     "sum": _sum,
@@ -448,7 +425,7 @@ _RULES: Final[Mapping[str, Callable[..., Any]]] = {
     "zeros_like": _filled(0.0),
     "ones_like": _filled(1.0),
     "new_zeros": _filled(0.0),
-    "scalar_tensor": _scalar_tensor,
+    "scalar_tensor": lambda w, _, value, **__: w.scalar(float(value)),
     "cat": _cat,
     "split_with_sizes": _split,
     "slice": _slice,

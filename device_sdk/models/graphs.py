@@ -14,7 +14,7 @@ from typing import get_args
 from device_sdk.models.models import fetch_by_hash, forget_all_but
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine
-from device_sdk.server.client import CoordinatorClient, Progress, file_sha256
+from device_sdk.server.client import CoordinatorClient, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.models import bundles
 from mien.models.bundles import BundleFile, BundleManifest
@@ -23,14 +23,7 @@ from mien.protocol.rounds import BlobId
 from mien.shell.files import make_folder, read_limited, write_atomically
 
 
-def fetch_graphs(
-    client: CoordinatorClient,
-    signed: BundleManifest | None,
-    root: Path,
-    runtime: RuntimeName,
-    *,
-    progress: Progress | None = None,
-) -> bool:
+def fetch_graphs(client: CoordinatorClient, signed: BundleManifest | None, root: Path, runtime: RuntimeName) -> bool:
     """Fetch a signed release's graphs for the engine that `runtime` means; tell whether others are there now.
 
     Nothing happens for torch, and for releases without graphs: what the owner put there stays in use. Raises
@@ -43,12 +36,12 @@ def fetch_graphs(
     make_folder(folder)
     with locked_folder(folder):
         listed = next(file for file in signed.graphs if file.name == bundles.GRAPHS)
-        path = _fetched(client, listed, folder, progress)
+        path = _fetched(client, listed, folder)
         unverified_graphs_json = read_limited(path, MAX_JSON_BYTES, what="the list of graphs")
         graphs_json = bundles.check_graphs(signed, unverified_graphs_json)
         wanted = [file for file in signed.graphs if file.name.endswith(SUFFIXES[_graph_engine(engine)])]
         for file in wanted:
-            _fetched(client, file, folder, progress)
+            _fetched(client, file, folder)
         current = folder / bundles.GRAPHS
         if current.is_file() and file_sha256(current) == listed.sha256:
             return False
@@ -67,7 +60,7 @@ def _graph_engine(name: str) -> GraphEngine:
     return "executorch" if name == "executorch" else "onnxruntime"
 
 
-def _fetched(client: CoordinatorClient, file: BundleFile, folder: Path, progress: Progress | None) -> Path:
+def _fetched(client: CoordinatorClient, file: BundleFile, folder: Path) -> Path:
     path = folder / file.sha256
-    fetch_by_hash(client, BlobId(file.sha256, file.size_bytes), path, f"graph {file.name}", progress)
+    fetch_by_hash(client, BlobId(file.sha256, file.size_bytes), path, f"graph {file.name}")
     return path

@@ -46,9 +46,7 @@ class VariantStore:
         self._folder = folder
         self._fetched_here: set[str] = set()
 
-    def offered(
-        self, client: CoordinatorClient, signed: BundleManifest | None, *, progress: Progress | None = None
-    ) -> tuple[Variant, ...]:
+    def offered(self, client: CoordinatorClient, signed: BundleManifest | None) -> tuple[Variant, ...]:
         """Return the variants of a signed release that this program can run; none for unsigned ones.
 
         Raises CorruptDataError for a list that is not the signed one or of another model, VersionError for a newer
@@ -58,7 +56,7 @@ class VariantStore:
         if signed is None or listed is None:
             return ()
         with self._locked():
-            path = self._fetched(client, BlobId(listed.sha256, listed.size_bytes), "the list of variants", progress)
+            path = self._fetched(client, BlobId(listed.sha256, listed.size_bytes), "the list of variants")
             unverified_variants_json = read_limited(path, MAX_JSON_BYTES, what="the list of variants")
             return check_variants(signed, unverified_variants_json, software=version()).variants
 
@@ -135,7 +133,7 @@ class VariantStore:
         with locked_folder(self._folder):
             yield
 
-    def _fetched(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> Path:
+    def _fetched(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None = None) -> Path:
         path = self._blob(blob.sha256)
         if fetch_by_hash(client, blob, path, what, progress):
             self._fetched_here.add(blob.sha256)

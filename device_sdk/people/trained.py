@@ -17,7 +17,7 @@ from device_sdk.people.training_state import Kept, Numbered
 from device_sdk.storage.vault import Reader, Record, Writer
 from mien.contribution import Arrays
 from mien.methods.base import Crops
-from mien.protocol.rounds import Role
+from mien.protocol.rounds import Role, RoundRef
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
 
@@ -54,6 +54,11 @@ class Pending:
     source: str = ""
     asked: Asked | None = None
     role: Role = Role.TRAIN
+
+    @property
+    def ref(self) -> RoundRef:
+        """Reference to the attempt that it trained for."""
+        return RoundRef(self.task_id, self.round, self.attempt)
 
 
 @dataclass(frozen=True)

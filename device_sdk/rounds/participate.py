@@ -39,7 +39,7 @@ from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.rounds.work import JUDGING, MEASURING, WORK_OF, Work
-from device_sdk.server.client import Assignment, CoordinatorClient, Progress, StageEvent
+from device_sdk.server.client import Assignment, CoordinatorClient, Manifest, Progress, StageEvent
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
@@ -105,6 +105,13 @@ Listener = Callable[[Event | Transfer], None]
 def transfer(tell: Listener, what: str) -> Progress:
     """Return a progress callback that tells of a transfer."""
     return lambda done, total: tell(Transfer(what, done, total))
+
+
+def fetch_model(client: CoordinatorClient, models: RoundModels, manifest: Manifest, tell: Listener) -> Model:
+    """Return a model, fetching what is not stored yet, and tell of that."""
+    text = f"Fetching model {manifest.model_id[:12]} ({models.size_to_fetch(manifest) / 1e6:.1f} MB)."
+    tell(Event("fetching", text, {"model_id": manifest.model_id}))
+    return models.fetch(client, manifest, progress=transfer(tell, "model"))
 
 
 @dataclass(frozen=True)
@@ -235,7 +242,7 @@ class Participant:
             return NotNow(unmet)
         # 2. A round that this device trained for before it was stopped comes first.
         if (pending := self.gallery.pending()) is not None:
-            self.tell(Event("resumed", f"Going on with {_ref(pending)}, which this phone has trained for."))
+            self.tell(Event("resumed", f"Going on with {pending.ref}, which this phone has trained for."))
             return self._finish(pending)
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
@@ -250,13 +257,9 @@ class Participant:
         )
         if isinstance(answer, Wait):
             return answer
-        self.tell(
-            Event(
-                "assigned",
-                f"Chosen for {answer.round} of task {answer.task.name!r} ({answer.task.method}).",
-                {"task": answer.task.name, "round": answer.round.round, "attempt": answer.round.attempt},
-            )
-        )
+        text = f"Chosen for {answer.round} of task {answer.task.name!r} ({answer.task.method})."
+        facts = {"task": answer.task.name, "round": answer.round.round, "attempt": answer.round.attempt}
+        self.tell(Event("assigned", text, facts))
         return self._take_part(answer, pool)
 
     def _take_part(self, assignment: Assignment, pool: Pool) -> RoundOutcome | Failed:
@@ -362,14 +365,7 @@ class Participant:
         manifest = self.client.manifest(model_id)
         if manifest.model_id != model_id:
             raise ModelMismatchError("the coordinator sent another model than it assigned; tell the operator")
-        self.tell(
-            Event(
-                "fetching",
-                f"Fetching model {model_id[:12]} ({self.models.size_to_fetch(manifest) / 1e6:.1f} MB).",
-                {"model_id": model_id},
-            )
-        )
-        self.models.fetch(self.client, manifest, progress=transfer(self.tell, "model"))
+        fetch_model(self.client, self.models, manifest, self.tell)
 
     def _do(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
         """Return the output of the plan's work, telling when it begins and ends."""
@@ -459,7 +455,7 @@ class Participant:
 
     def _finish(self, pending: Pending) -> RoundOutcome | Failed:
         """Bring a round that this device trained for to its end, from wherever it is."""
-        ref = _ref(pending)
+        ref = pending.ref
         try:
             counts = self.client.upload_accepted(ref)
             keys_gone = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
@@ -519,8 +515,8 @@ class Participant:
                 try:
                     answer = part.answer(event.stage, event.unverified_message)
                 except MienError as error:
-                    return self._refuse(_ref(pending), error, pending)
-                counts |= self._say(_ref(pending), event.stage, answer, counts=counts)
+                    return self._refuse(pending.ref, error, pending)
+                counts |= self._say(pending.ref, event.stage, answer, counts=counts)
         finally:
             part.forget()
         return self._settle_uncounted(pending, LateError.code, "the round closed without this phone's contribution")
@@ -536,11 +532,11 @@ class Participant:
             clock=self.clock,
             random_bytes=self.random_bytes,
         )
-        return MaskedPart(party, terms, _ref(pending), pending.contribution)
+        return MaskedPart(party, terms, pending.ref, pending.contribution)
 
     def _has_begun(self, pending: Pending) -> bool:
         """Return whether this device has sent keys that it no longer has."""
-        return pending.terms is not None and self.attempts.has_begun(pending.terms.attempt_id(_ref(pending)))
+        return pending.terms is not None and self.attempts.has_begun(pending.terms.attempt_id(pending.ref))
 
     def _say(self, ref: RoundRef, stage: Stage, answer: bytes | Upload | None, *, counts: bool) -> bool:
         """Send a stage's answer, if there is one; returns whether that was the contribution, now accepted."""
@@ -568,7 +564,7 @@ class Participant:
         self.tell(Event("uploaded", "The coordinator has it and counts it."))
 
     def _settle_counted(self, pending: Pending, event: StageEvent) -> Counted:
-        ref = _ref(pending)
+        ref = pending.ref
         self.gallery.settle(pending, counted=True)
         text = f"{ref} closed with {event.num_reports} contributions, this phone's among them."
         facts = {"round": ref.round, "model_id": event.model_id, "num_reports": event.num_reports}
@@ -577,8 +573,8 @@ class Participant:
 
     def _withdraw(self, pending: Pending, error: MienError) -> NotCounted:
         """Leave a round whose person changed their mind after training: its update stays here, and is gone already."""
-        self._leave(_ref(pending), error)
-        return self._not_counted(_ref(pending), error.code, error.message)
+        self._leave(pending.ref, error)
+        return self._not_counted(pending.ref, error.code, error.message)
 
     def _refuse(self, ref: RoundRef, error: MienError, pending: Pending | None = None) -> NotCounted | Failed:
         """Leave a round for an error of this device's own; raises one that no other round would be spared."""
@@ -593,7 +589,7 @@ class Participant:
 
     def _settle_uncounted(self, pending: Pending, code: str, reason: str) -> NotCounted:
         self.gallery.settle(pending, counted=False)
-        return self._not_counted(_ref(pending), code, reason)
+        return self._not_counted(pending.ref, code, reason)
 
     def _not_counted(self, ref: RoundRef, code: str, reason: str) -> NotCounted:
         text = f"{ref} ended without this phone's contribution ({reason}); nothing is lost."
@@ -679,10 +675,6 @@ def take_part(
         if idle_s is not None and idle_for_s + pause_s > idle_s:
             return
         clock.sleep(pause_s)
-
-
-def _ref(pending: Pending) -> RoundRef:
-    return RoundRef(pending.task_id, pending.round, pending.attempt)
 
 
 _NOTHING: Final = ContributionLayout(())
