@@ -10,7 +10,7 @@ import numpy as np
 import typer
 
 from device_sdk.models.models import MAX_THETA_BYTES
-from device_sdk.runtimes.forms import EXAMPLE_SIZES, ObjectiveForm, exportable, standard_forms
+from device_sdk.runtimes.forms import EXAMPLE_SIZES, exportable, standard_forms
 from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine, folder_for
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout, ParameterPart
@@ -77,9 +77,7 @@ def export(
         ) from error
     spec, layout = _read(model)
     names = exportable() if objective and _ALL in objective else objective or DEFAULT_OBJECTIVES
-    forms: list[ObjectiveForm] = []
-    for name in names:
-        forms += standard_forms(name, arcface_margin=arcface_margin)
+    forms = [form for name in names for form in standard_forms(name, arcface_margin=arcface_margin)]
     parts = [layout.part(trainable)] if trainable else _parts(spec, layout, part)
     folder = model if out is None else folder_for(out, layout)
     with storage_errors(str(folder)):

@@ -65,7 +65,7 @@ def export_graphs(
         raise LayoutMismatchError(f"the model is not {spec.backbone} as this program builds it; upgrade the older one")
     if next(backbone.buffers(), None) is not None:
         raise ConfigError(f"{spec.backbone} has BatchNorm, which phones do not run; fold it into the convolutions")
-    forms = _default_forms() if forms is None else forms
+    forms = [form for name in DEFAULT_OBJECTIVES for form in standard_forms(name)] if forms is None else forms
     parts = (layout.part(spec.trainable or ("*",)),) if parts is None else parts
     make_folder(folder)
     known = GraphManifest(spec.backbone, layout.sha256, spec.input, _known(folder, spec, layout))
@@ -84,10 +84,6 @@ def _known(folder: Path, spec: ModelSpec, layout: ParameterLayout) -> tuple[Grap
         return GraphFolder.at(folder, spec, layout).manifest.graphs
     except (NotFoundError, IntegrityError, VersionError):
         return ()
-
-
-def _default_forms() -> tuple[ObjectiveForm, ...]:
-    return tuple(form for name in DEFAULT_OBJECTIVES for form in standard_forms(name))
 
 
 Serialised = tuple[bytes, tuple[str, ...], tuple[str, ...]]

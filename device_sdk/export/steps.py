@@ -25,6 +25,7 @@ from device_sdk.export.decompositions import Table, table
 from device_sdk.export.onnx_graph import to_onnx
 from device_sdk.export.rewrites import recompute_activations
 from device_sdk.runtimes.forms import EXAMPLE_SIZES, ObjectiveForm
+from device_sdk.runtimes.manifest import cut_for
 from device_sdk.runtimes.objectives import LossInput, find_loss
 from mien.backbones import Backbone
 from mien.errors import ConfigError
@@ -176,7 +177,8 @@ def step_function(backbone: Backbone, part: ParameterPart, form: ObjectiveForm) 
     """
     dim = backbone.input_spec.dim
     split = backbone.split_for(part.names)
-    tail = Tail(backbone, split, part.names, frozen_names(backbone, part))
+    trained = set(part.names)
+    tail = Tail(backbone, split, part.names, [name for name in cut_for(part).tail.names if name not in trained])
     learned = {name for name, _ in backbone.named_parameters()}
     buffers = [name for name in part.names if name not in learned]
     if buffers:
@@ -202,13 +204,6 @@ def step_function(backbone: Backbone, part: ParameterPart, form: ObjectiveForm) 
         return outputs | {"loss": loss.detach()}
 
     return Function(run, inputs, broadcast={"correction": (size,)})
-
-
-def frozen_names(backbone: Backbone, part: ParameterPart) -> tuple[str, ...]:
-    """Return the tensors of the part's own stages and those after them that are not trained, in layout order."""
-    tail = backbone.stage_names[backbone.split_for(part.names) :]
-    inside = [e.name for e in part.layout.entries if e.name.split(".", 1)[0] in tail]
-    return tuple(name for name in inside if name not in set(part.names))
 
 
 def _part_step(at: Values, gradient: Tensor) -> dict[str, Tensor]:

@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
 
 from device_sdk.models.models import fetch_by_hash, forget_all_but
 from device_sdk.runtimes import RuntimeName, resolve
-from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine
+from device_sdk.runtimes.manifest import SUFFIXES
 from device_sdk.server.client import CoordinatorClient, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.models import bundles
@@ -30,7 +29,7 @@ def fetch_graphs(client: CoordinatorClient, signed: BundleManifest | None, root:
     CorruptDataError for graphs that are not the signed ones or are for another model.
     """
     engine = resolve(runtime)
-    if signed is None or not signed.graphs or engine not in get_args(GraphEngine):
+    if signed is None or not signed.graphs or engine == "torch":
         return False
     folder = root / signed.layout_sha256
     make_folder(folder)
@@ -39,7 +38,7 @@ def fetch_graphs(client: CoordinatorClient, signed: BundleManifest | None, root:
         path = _fetched(client, listed, folder)
         unverified_graphs_json = read_limited(path, MAX_JSON_BYTES, what="the list of graphs")
         graphs_json = bundles.check_graphs(signed, unverified_graphs_json)
-        wanted = [file for file in signed.graphs if file.name.endswith(SUFFIXES[_graph_engine(engine)])]
+        wanted = [file for file in signed.graphs if file.name.endswith(SUFFIXES[engine])]
         for file in wanted:
             _fetched(client, file, folder)
         current = folder / bundles.GRAPHS
@@ -54,10 +53,6 @@ def list_in_force(root: Path, layout_sha256: str) -> str:
     """Return the SHA-256 of the list of graphs that lies in `root` for a layout; empty where there is none."""
     path = root / layout_sha256 / bundles.GRAPHS
     return file_sha256(path) if path.is_file() else ""
-
-
-def _graph_engine(name: str) -> GraphEngine:
-    return "executorch" if name == "executorch" else "onnxruntime"
 
 
 def _fetched(client: CoordinatorClient, file: BundleFile, folder: Path) -> Path:

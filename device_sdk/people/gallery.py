@@ -419,7 +419,8 @@ class Gallery:
                 for person in numbered.people
             ]
         labels = np.repeat(np.arange(len(crops)), [len(of_one) for of_one in crops])
-        return TrainingFaces(numbered, np.concatenate(crops), labels)
+        people, private, is_continued = numbered.people, numbered.private, numbered.is_continued
+        return TrainingFaces(people, private, is_continued, np.concatenate(crops), labels)
 
     def private_state(self, person_id: int, task_id: str) -> Arrays:
         """Return a person's own private state from their last counted round of a task; empty at first."""

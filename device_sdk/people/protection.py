@@ -42,7 +42,8 @@ class TemplateKeys:
         """Return a salt for a template that is about to be stored; the first one makes the master key."""
         if _FACT not in change.facts:
             if not self._key_store.exists(LABEL):
-                self._make()
+                with contextlib.suppress(AlreadyExistsError):  # another process was first
+                    self._key_store.create(LABEL)
             change.set_fact(_FACT, _check_value(self._key_store.read(LABEL)))
         return self._random_bytes(SALT_BYTES)
 
@@ -57,10 +58,6 @@ class TemplateKeys:
     def destroy(self) -> None:
         """Destroy the master key: no template can be turned back afterwards."""
         self._key_store.destroy(LABEL)
-
-    def _make(self) -> None:
-        with contextlib.suppress(AlreadyExistsError):  # another process was first
-            self._key_store.create(LABEL)
 
     def _keys(self, view: Reader, salts: Sequence[bytes]) -> list[bytes]:
         if not salts:  # templates of an earlier program need no key, and there may be none

@@ -62,12 +62,13 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class TrainingFaces:
-    """Training faces of a round: crops (N, 112, 112, 3) of the people `of`, and `labels` (N,), their numbers there."""
+class TrainingFaces(Numbered):
+    """Training faces of a round: crops (N, 112, 112, 3) of its people, and `labels` (N,), their numbers; None where the
+    method asks for none.
+    """
 
-    of: Numbered
     crops: Crops = field(repr=False)
-    labels: NDArray[np.int64] = field(repr=False)
+    labels: NDArray[np.int64] | None = field(repr=False)
 
 
 def kept_of(view: Reader, people: Sequence[int], task_id: str) -> Kept:

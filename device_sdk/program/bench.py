@@ -15,7 +15,6 @@ from typing import Final
 import numpy as np
 
 from device_sdk.models.models import Model
-from device_sdk.program.kept_settings import keep_setting
 from device_sdk.runtimes import EngineName, load_runtime
 from mien.errors import ConfigError, MissingDependencyError, NotFoundError
 from mien.methods.base import Crops, Objective, Runtime, TrainingJob
@@ -59,11 +58,6 @@ def fastest(figures: Sequence[EngineFigures]) -> EngineFigures:
         raise MissingDependencyError(f"no engine can run this model here: {'; '.join(each.lacks for each in figures)}")
     able = [each for each in usable if each.step_ms is not None]
     return min(able or usable, key=lambda each: (each.step_ms or 0.0, each.embed_ms or 0.0))
-
-
-def keep_choice(config: Path, engine: EngineName) -> None:
-    """Write `runtime = ...` into device.toml and leave all else in it as it is; errors as `keep_setting`."""
-    keep_setting(config, "runtime", engine)
 
 
 def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> EngineFigures:

@@ -13,7 +13,8 @@ from device_sdk.config import InferenceConfig, load_config
 from device_sdk.device import Device
 from device_sdk.models.variants import LoadedVariant, load_variant
 from device_sdk.people.enrolled import said_of_threshold
-from device_sdk.program.bench import EngineFigures, fastest, keep_choice, measure_engines
+from device_sdk.program.bench import EngineFigures, fastest, measure_engines
+from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
@@ -117,7 +118,7 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
     Where variants were not looked at, nothing was chosen: without `tier` the form stays as the owner set it.
     """
     if tier is None and found.unseen:
-        keep_choice(Home.at(home).config, found.fastest.engine)
+        keep_setting(Home.at(home).config, "runtime", found.fastest.engine)
         return found.budget.tier
     wanted = found.chosen.tier if tier is None else tier
     usable = [each.tier for each in found.forms if not each.lacks]
@@ -127,7 +128,7 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
     config = Home.at(home).config
     if tier is not None or wanted != found.budget.tier:
         keep_tier(config, wanted)
-    keep_choice(config, found.fastest.engine)
+    keep_setting(config, "runtime", found.fastest.engine)
     return wanted
 
 

@@ -74,6 +74,7 @@ Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine ins
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
 
 
@@ -361,7 +362,7 @@ def gallery_consent(
 def gallery_remove(
     name: Name,
     home: Home,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove a person: templates, crops and private training state.
@@ -430,10 +431,6 @@ def _people(number: int) -> str:
     return "1 person was" if number == 1 else f"{number} people were"
 
 
-def _rounds(number: int) -> str:
-    return "1 round" if number == 1 else f"{number} rounds"
-
-
 @gallery_app.command("rotate-keys")
 def gallery_rotate_keys(home: Home, as_json: Json = False) -> None:
     """Seal everything anew under new keys and destroy the old ones: earlier copies of the files can never be read.
@@ -463,9 +460,7 @@ def gallery_renew(name: Name, home: Home, as_json: Json = False) -> None:
 
 
 @gallery_app.command("wipe")
-def gallery_wipe(
-    home: Home, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False, as_json: Json = False
-) -> None:
+def gallery_wipe(home: Home, yes: Yes = False, as_json: Json = False) -> None:
     """Destroy the gallery's key, then the gallery: copies of it can never be read again. The device stays joined.
 
     Example: mien-device gallery wipe
@@ -558,7 +553,8 @@ def participate(
         counts = [isinstance(outcome, Counted) for outcome in outcomes]
     ended, counted = len(counts), sum(counts)
     result = {"event": "done", "rounds": ended, "counted": counted}
-    shell.emit(result, as_json=as_json, human=lambda: say(f"Took part in {_rounds(ended)}; {counted} counted."))
+    number = "1 round" if ended == 1 else f"{ended} rounds"
+    shell.emit(result, as_json=as_json, human=lambda: say(f"Took part in {number}; {counted} counted."))
     if rounds is not None and counted < rounds:
         raise typer.Exit(1)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,11 +26,8 @@ _STEADY: Final = 2
 class Frame:
     """One picture (H, W, 3) uint8 RGB and what it is called: a file, or the time in a film or before a camera."""
 
-    pixels: NDArray[np.uint8]
+    pixels: NDArray[np.uint8] = field(repr=False)
     name: str
-
-    def __repr__(self) -> str:
-        return f"Frame({self.name!r})"
 
 
 @dataclass(frozen=True)

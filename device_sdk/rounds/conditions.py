@@ -18,7 +18,7 @@ IDLE_LOAD_PER_CORE: Final = 0.25
 _LOAD_PERIOD_S: Final = 60.0
 _BUS_PATIENCE_S: Final = 2.0
 # NetworkManager's NMMetered: yes, no, and its guesses of both; 0 is unknown.
-_METERED: Final = {1: True, 2: False, 3: True, 4: False}
+_UNMETERED: Final = {1: False, 2: True, 3: False, 4: True}
 _METERED_PROPERTY: Final = (
     "--system",
     "get-property",
@@ -84,12 +84,7 @@ class SystemConditions:
 
     def told(self) -> dict[str, bool | None]:
         """Return the machine's answer for each condition; None where it cannot tell."""
-        metered = self._metered()
-        return {
-            "idle": self._idle(),
-            "charging": self._charging(),
-            "unmetered": None if metered is None else not metered,
-        }
+        return {"idle": self._idle(), "charging": self._charging(), "unmetered": self._unmetered()}
 
     def _charging(self) -> bool | None:
         """Return whether the machine is on mains; None for one without a battery of its own, or without such files."""
@@ -115,7 +110,7 @@ class SystemConditions:
             return None
         return load - self._own_load() < IDLE_LOAD_PER_CORE * self._num_cores
 
-    def _metered(self) -> bool | None:
+    def _unmetered(self) -> bool | None:
         """Return NetworkManager's word on the network ("u 4" for "probably not"); None where it is not there."""
         if self._busctl is None:
             return None
@@ -126,7 +121,7 @@ class SystemConditions:
         except (OSError, subprocess.TimeoutExpired):
             return None
         kind, _, number = answer.stdout.strip().partition(" ")
-        return _METERED.get(int(number)) if kind == "u" and number.isdecimal() else None
+        return _UNMETERED.get(int(number)) if kind == "u" and number.isdecimal() else None
 
 
 class _OwnLoad:

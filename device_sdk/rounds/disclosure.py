@@ -161,12 +161,11 @@ def judging_disclosure(
 ) -> tuple[str, ...]:
     """Return the sentences to show before this device judges candidates; `task` is the validators' own."""
     (scores,) = (lane for lane in layout.summed if lane.size > 1)
-    masked = task.privacy.is_masked
-    return (
+    return _of_scores(
         f"What leaves this phone: {scores.size} numbers, one for each candidate model: how well it tells the "
-        f"{num_people} people here apart, on {num_images} images of them"
-        + (", under masks that are random to whoever sees them alone." if masked else "."),
-        *(_masked_sums(task, min_cohort) if masked else _plain_scores(task, min_cohort)),
+        f"{num_people} people here apart, on {num_images} images of them",
+        task,
+        min_cohort,
         "No photo, no crop and no embedding leaves it, and nothing is trained on them.",
     )
 
@@ -175,21 +174,26 @@ def measuring_disclosure(
     task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int
 ) -> tuple[str, ...]:
     """Return the sentences to show before this device measures models on its pictures."""
-    masked, whose = task.privacy.is_masked, "" if num_people == 1 else f" of {num_people} people"
-    return (
+    whose = "" if num_people == 1 else f" of {num_people} people"
+    return _of_scores(
         f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e3:.0f} KB): which share of "
-        f"its comparisons gave which score, with {num_images} images{whose} and public faces"
-        + (", under masks that are random to whoever sees them alone." if masked else "."),
-        *(_masked_sums(task, min_cohort) if masked else _plain_scores(task, min_cohort)),
+        f"its comparisons gave which score, with {num_images} images{whose} and public faces",
+        task,
+        min_cohort,
         "No photo, no crop, no embedding and no score of a picture leaves it, and nothing is trained on them.",
     )
 
 
-def _plain_scores(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
+def _of_scores(leaves: str, task: TaskSpec, min_cohort: int, stays: str) -> tuple[str, ...]:
+    if task.privacy.is_masked:
+        leaves += ", under masks that are random to whoever sees them alone."
+        return leaves, *_masked_sums(task, min_cohort), stays
     return (
+        f"{leaves}.",
         f"They are meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices (this device "
         f"agrees to {min_cohort} or more).",
         "Sums of this task are not masked: the coordinator sees this phone's scores, which say how hard its faces are.",
+        stays,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from dataclasses import astuple, dataclass, field
 from typing import Final
 
@@ -46,33 +47,6 @@ class Upload:
     data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True)
-class Party:
-    """Party to a masked round: the device's identity and log, its owner's floor, its clock and its source of chance."""
-
-    identity: Identity
-    log: AttemptLog
-    min_cohort: int
-    clock: Clock
-    random_bytes: RandomBytes = field(repr=False)
-
-    def begin(self, terms: SumTerms, ref: RoundRef, unverified_invite: bytes) -> DeviceRound:
-        """Return the attempt that message 0 begins, once it was checked; errors as `mien.secagg.DeviceRound`."""
-        privacy, identity = terms.task.privacy, self.identity
-        unverified_config = invite_from_bytes(unverified_invite)
-        check_terms(unverified_config, privacy.dp, privacy.l2_clip)
-        terms.check_numbers(unverified_config, ref)
-        return DeviceRound(
-            unverified_invite,
-            identity=sum_identity(identity),
-            assignment=terms.assignment(ref),
-            policy=terms.policy(self.min_cohort),
-            verify=leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc),
-            log=self.log,
-            random_bytes=self.random_bytes,
-        )
-
-
 class PlainPart:
     """A device in a round with plain sums: it has something to say at UPLOAD alone."""
 
@@ -87,21 +61,26 @@ class PlainPart:
         """Do nothing: there are no secrets."""
 
 
+@dataclass(eq=False)
 class MaskedPart:
     """One device in one attempt, from message 0 on; call `forget` at its end, whichever that is.
 
     Each stage is answered once; told the same again, it answers with the same bytes, and told something else it leaves.
-    After an error, or the round's deadlines, it answers nothing more.
+    After an error, or the round's deadlines, it answers nothing more. `log` and `min_cohort` are the owner's: sums so
+    far, and the fewest devices of one.
     """
 
-    def __init__(self, party: Party, terms: SumTerms, ref: RoundRef, contribution: bytes) -> None:
-        self._party, self._terms, self._ref, self._contribution = party, terms, ref, contribution
-        self._round: DeviceRound | None = None
-        self._ends_s = float("inf")
-        self._answers: dict[Stage, tuple[bytes, bytes | Upload]] = {}
-
-    def __repr__(self) -> str:
-        return f"MaskedPart({self._ref}, {self._round})"
+    identity: Identity = field(repr=False)
+    log: AttemptLog = field(repr=False)
+    min_cohort: int
+    clock: Clock
+    random_bytes: RandomBytes = field(repr=False)
+    terms: SumTerms = field(repr=False)
+    ref: RoundRef
+    contribution: bytes = field(repr=False)
+    _round: DeviceRound | None = field(default=None, init=False)
+    _ends_s: float = field(default=math.inf, init=False)
+    _answers: dict[Stage, tuple[bytes, bytes | Upload]] = field(default_factory=dict, init=False, repr=False)
 
     def forget(self) -> None:
         """Destroy the secrets and the answers: this device sends nothing more in this attempt."""
@@ -132,7 +111,7 @@ class MaskedPart:
         return answer
 
     def _check_time(self) -> None:
-        if self._party.clock.monotonic_s() > self._ends_s:
+        if self.clock.monotonic_s() > self._ends_s:
             raise LateError("the round's deadlines have passed; nothing is lost, check in again")
 
     def _step(self, stage: Stage, unverified_message: bytes) -> bytes | Upload:
@@ -152,15 +131,31 @@ class MaskedPart:
     def _advertise(self, stage: Stage, unverified_invite: bytes) -> bytes:
         if stage is not Stage.KEYS:
             raise ViolationError("the coordinator began a private sum without its terms; leave this round")
-        self._round = self._party.begin(self._terms, self._ref, unverified_invite)
-        self._ends_s = self._party.clock.monotonic_s() + sum(astuple(self._round.config.deadlines)) + GRACE_S
+        self._round = self._begin(unverified_invite)
+        self._ends_s = self.clock.monotonic_s() + sum(astuple(self._round.config.deadlines)) + GRACE_S
         return self._round.advertise()
 
+    def _begin(self, unverified_invite: bytes) -> DeviceRound:
+        """Return the attempt that message 0 begins, once it was checked; errors as `mien.secagg.DeviceRound`."""
+        privacy, identity = self.terms.task.privacy, self.identity
+        unverified_config = invite_from_bytes(unverified_invite)
+        check_terms(unverified_config, privacy.dp, privacy.l2_clip)
+        self.terms.check_numbers(unverified_config, self.ref)
+        return DeviceRound(
+            unverified_invite,
+            identity=sum_identity(identity),
+            assignment=self.terms.assignment(self.ref),
+            policy=self.terms.policy(self.min_cohort),
+            verify=leaf_verifier(identity.registrar_ca, identity.population, lambda: utc(self.clock)),
+            log=self.log,
+            random_bytes=self.random_bytes,
+        )
+
     def _mask(self, attempt: DeviceRound, unverified_message: bytes) -> Upload:
-        layout = self._terms.layout
-        addends = ContributionMap(layout).addends(layout.parse(self._contribution))
-        masked = attempt.mask(unverified_message, addends, self._terms.task.privacy.dp)
-        return Upload(masked.message, masked.payload + self._contribution[4 * layout.summed_size :])
+        layout = self.terms.layout
+        addends = ContributionMap(layout).addends(layout.parse(self.contribution))
+        masked = attempt.mask(unverified_message, addends, self.terms.task.privacy.dp)
+        return Upload(masked.message, masked.payload + self.contribution[4 * layout.summed_size :])
 
 
 def sum_identity(identity: Identity) -> SumIdentity:

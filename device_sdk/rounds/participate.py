@@ -34,7 +34,7 @@ from device_sdk.rounds.disclosure import (
     check_kind,
 )
 from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
-from device_sdk.rounds.masked import STAGES, MaskedPart, Party, PlainPart, Upload
+from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
@@ -525,14 +525,16 @@ class Participant:
         terms = pending.terms
         if terms is None:
             return PlainPart(pending.contribution)
-        party = Party(
+        return MaskedPart(
             identity=self.client.identity,
             log=self.attempts.under(promised(terms.task.privacy.dp, self.agreement.max_epsilon)),
             min_cohort=self.agreement.min_cohort,
             clock=self.clock,
             random_bytes=self.random_bytes,
+            terms=terms,
+            ref=pending.ref,
+            contribution=pending.contribution,
         )
-        return MaskedPart(party, terms, pending.ref, pending.contribution)
 
     def _has_begun(self, pending: Pending) -> bool:
         """Return whether this device has sent keys that it no longer has."""

@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.enrolled import Person, not_agreed
+from device_sdk.people.trained import TrainingFaces
 from device_sdk.rounds.ports import TrainingGallery
-from mien.contribution import Arrays
 from mien.errors import ConfigError
-from mien.methods.base import Crops, Method, Property
+from mien.methods.base import Method, Property
 from mien.protocol.rounds import Role
 
 
 @dataclass(frozen=True)
-class RoundFaces:
-    """Faces of one round: crops (N, 112, 112, 3), whose they are (N,) where the method asks, and private state.
-
-    `people` are in the order of their numbers, `source` names a source that trains instead. `is_continued` is false
-    where an identity has another number than in the last round that counted. `roles` is what any of these faces did in
-    the task before.
+class RoundFaces(TrainingFaces):
+    """Faces of one round; `source` names a source that trains instead of people, `roles` is what any of these faces did
+    in the task before.
     """
 
-    crops: Crops = field(repr=False)
-    labels: NDArray[np.int64] | None = field(repr=False)
-    private: Arrays = field(repr=False)
-    people: tuple[int, ...]
     source: str
-    is_continued: bool
     roles: frozenset[Role]
 
 
@@ -72,11 +61,11 @@ class Pool:
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)
             crops, roles = self.source.crops, gallery.roles(task_id, (), self.source.crops)
-            return RoundFaces(crops, self.source.labels, state, (), self.source.id, bool(state), roles)
+            return RoundFaces((), state, bool(state), crops, self.source.labels, self.source.id, roles)
         found = gallery.training_faces([person.id for person in self.people], task_id, method.per_identity)
         labels = found.labels if Property.SEVERAL_PEOPLE in method.properties and len(self.people) > 1 else None
-        people, roles = found.of.people, gallery.roles(task_id, found.of.people, found.crops)
-        return RoundFaces(found.crops, labels, found.of.private, people, "", found.of.is_continued, roles)
+        roles = gallery.roles(task_id, found.people, found.crops)
+        return RoundFaces(found.people, found.private, found.is_continued, found.crops, labels, "", roles)
 
 
 _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"

@@ -14,23 +14,13 @@ from executorch.extension.pybindings import _C  # the public door loads the expo
 from numpy.typing import NDArray
 from torch import Tensor
 
-from device_sdk.runtimes.graph_runtime import Engine, Feed, GraphRuntime
+from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
 from device_sdk.runtimes.manifest import Graph, GraphFolder
 from mien.errors import ConfigError, CorruptDataError
 
 _METHOD: Final = "forward"
 _WHOLE: Final = "correction"
 """The input that a graph takes whole, and that may be given as one number."""
-
-
-class ExecutorchRuntime(GraphRuntime):
-    """A `GraphRuntime` on ExecuTorch."""
-
-    image_factor: Final = 2.0
-    """Memory of a step for an image, in torch's: convolutions lay out their windows before they multiply."""
-
-    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
-        return _ExecutorchEngine(graphs, threads)
 
 
 class _ExecutorchEngine:
@@ -92,6 +82,15 @@ class _ExecutorchEngine:
                 name: tuple(meta.input_tensor_meta(i).sizes()) for i, name in enumerate(graph.inputs)
             }
         return self._bounds[graph.file]
+
+
+class ExecutorchRuntime(GraphRuntime):
+    """A `GraphRuntime` on ExecuTorch."""
+
+    image_factor: Final = 2.0
+    """Memory of a step for an image, in torch's: convolutions lay out their windows before they multiply."""
+
+    engine = _ExecutorchEngine
 
 
 @contextlib.contextmanager

@@ -11,10 +11,9 @@ import contextlib
 import hashlib
 import math
 import sys
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +47,9 @@ Flags = NDArray[np.bool_]
 
 
 class Engine(Protocol):
-    """Engine of a graph: named tensors in, named tensors out."""
+    """Engine of an architecture's graphs: named tensors in, named tensors out."""
+
+    def __init__(self, graphs: GraphFolder, threads: int) -> None: ...
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name; `feed` may hold more than its inputs.
@@ -65,12 +66,14 @@ class Engine(Protocol):
         """Give back the memory that a graph holds between runs; it is loaded anew when it is next run."""
 
 
-class GraphRuntime(ABC):
+class GraphRuntime:
     """Embeds and trains one architecture with the graphs in a folder; behaves as `TorchRuntime`, with the same draws.
 
     Crops' features before the first trained stage are kept in memory (`cache_bytes`). Equal inputs and seeds give equal
     results on one machine with one thread.
     """
+
+    engine: ClassVar[type[Engine]]
 
     def __init__(
         self,
@@ -87,16 +90,12 @@ class GraphRuntime(ABC):
             raise LayoutMismatchError("the graphs are for another model; export them for this one")
         self._layout = layout
         cache = FeatureCache(cache_bytes) if cache is None else cache
-        self._engine = _Runner(spec.input, graphs, self._open_engine(graphs, threads), cache)
+        self._engine = _Runner(spec.input, graphs, self.engine(graphs, threads), cache)
         self._known: tuple[Vector, str, bytes] | None = None
         self._most_images = sys.maxsize
         default = cut_for(layout.part(spec.trainable or ("*",)))
         # Before anything is trained, embedding takes the two pieces only where they were exported.
         self._cut = default if graphs.holds("trunk", stage=default.stage) else cut_for(layout.part())
-
-    @abstractmethod
-    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
-        """Return the engine of these graphs."""
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB.

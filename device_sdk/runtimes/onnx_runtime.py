@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
-from device_sdk.runtimes.graph_runtime import Engine, Feed, GraphRuntime
+from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
 from device_sdk.runtimes.manifest import Graph, GraphFolder, GraphKind
 from mien.errors import ConfigError, CorruptDataError
 
@@ -21,13 +21,6 @@ REFUSALS: Final = (
     _STATE.InvalidArgument,
     _STATE.NotImplemented,
 )
-
-
-class OnnxRuntime(GraphRuntime):
-    """A `GraphRuntime` on ONNX Runtime."""
-
-    def _open_engine(self, graphs: GraphFolder, threads: int) -> Engine:
-        return _OnnxEngine(graphs, threads)
 
 
 class _OnnxEngine:
@@ -83,6 +76,12 @@ class _OnnxEngine:
             # In the order of the traced step, which frees a map before it makes the next.
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         return options
+
+
+class OnnxRuntime(GraphRuntime):
+    """A `GraphRuntime` on ONNX Runtime."""
+
+    engine = _OnnxEngine
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:

@@ -11,7 +11,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from cryptography import x509
@@ -46,14 +46,6 @@ RENEW_BELOW: Final = 1 / 3
 _RETRY: Final = RetryPolicy(give_up_s=20.0)
 
 
-@dataclass(frozen=True)
-class Registrar:
-    """A verified connection to the registrar."""
-
-    stub: registrar_pb2_grpc.RegistrarStub
-    hello: Hello
-
-
 def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
     """Return the identity that an invite gives this home, stored; the same invite again returns the same identity.
 
@@ -72,10 +64,10 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
     # 2. A key of our own, the same one if this is a repetition.
     key = files.key()
     # 3. The token, over a channel verified with that authority.
-    with _registrar(invite.registrar_address, authority, clock, rng) as registrar:
+    with _registrar(invite.registrar_address, authority, clock, rng) as (stub, _):
         request = registrar_pb2.JoinRequest(token=invite.token, csr_der=create_csr(key))
         unverified_reply = call(
-            lambda: registrar.stub.Join(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
+            lambda: stub.Join(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
         )
     # 4. The answer is checked piece by piece, then stored as a whole.
     pinned = invite.coordinator_ca_sha256
@@ -89,15 +81,15 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
 def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
     """Return the identity with its next certificate, stored; key and device id stay the same."""
     csr = create_csr(identity.key)
-    with _registrar(identity.registrar_address, identity.registrar_ca, clock, rng) as registrar:
+    with _registrar(identity.registrar_address, identity.registrar_ca, clock, rng) as (stub, hello):
         # By the registrar's clock, so that a slightly wrong one of ours does not stand in the way.
-        unix_ms = round((clock.now() + registrar.hello.skew_s) * 1000)
+        unix_ms = round((clock.now() + hello.skew_s) * 1000)
         signature = identity.key.sign(renewal_message(csr, unix_ms), ec.ECDSA(hashes.SHA256()))
         request = registrar_pb2.RenewRequest(
             certificate_der=to_der(identity.certificate), csr_der=csr, signature=signature, unix_ms=unix_ms
         )
         unverified_reply = call(
-            lambda: registrar.stub.Renew(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
+            lambda: stub.Renew(request, timeout=UNARY_S), "the registrar", _RETRY, clock=clock, rng=rng
         )
     pinned = fingerprint(identity.coordinator_ca)
     renewed = _identity(unverified_reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
@@ -117,14 +109,16 @@ def renewal_due(identity: Identity, clock: Clock) -> bool:
 
 
 @contextmanager
-def _registrar(address: str, authority: x509.Certificate, clock: Clock, rng: random.Random) -> Iterator[Registrar]:
-    """A channel to the registrar, verified with its authority, on which a protocol version was agreed."""
+def _registrar(
+    address: str, authority: x509.Certificate, clock: Clock, rng: random.Random
+) -> Iterator[tuple[registrar_pb2_grpc.RegistrarStub, Hello]]:
+    """The registrar over a channel that was verified with its authority, and its greeting."""
     check_server(address, authority, clock, who="the registrar")
     with open_channel(address, authority) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         hello = say_hello(stub.Hello, "the registrar", _RETRY, clock=clock, rng=rng)
         check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="registrar")
-        yield Registrar(stub, hello)
+        yield stub, hello
 
 
 def check_server(address: str, authority: x509.Certificate, clock: Clock, *, who: str) -> None:

@@ -23,7 +23,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import SecretKey, bind, seal, unseal
@@ -36,6 +36,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.records import to_mapping
 from mien.shell.files import storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes
 from mien.shell.lock import is_taken, lock_file
@@ -385,11 +386,7 @@ class Writer(Reader):
 
     def seal_root(self) -> None:
         """Write the root that fits the records as they are now."""
-        root = {
-            "digest": _digest(self._connection, self._kind.tables),
-            "next_id": self._next_id,
-            "facts": self._new_facts,
-        }
+        root = _Root(_digest(self._connection, self._kind.tables), self._next_id, self._new_facts)
         _write_root(self._connection, self._key, root, self._random_bytes)
 
     def _seal(
@@ -456,8 +453,7 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
                 "nonce BLOB NOT NULL, sealed BLOB NOT NULL)"
             )
         _write_key(connection, wrapping, key, label, kind)
-        root = {"digest": _digest(connection, kind.tables), "next_id": 1, "facts": {}}
-        _write_root(connection, key, root, secret_bytes)
+        _write_root(connection, key, _Root(_digest(connection, kind.tables), 1, {}), secret_bytes)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
@@ -541,10 +537,8 @@ def _digest(connection: sqlite3.Connection, tables: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _write_root(
-    connection: sqlite3.Connection, key: SecretKey, root: Mapping[str, Any], random_bytes: RandomBytes
-) -> None:
-    sealed = seal(key, to_canonical_json(root), bind(_CONTEXT, "root"), random_bytes=random_bytes)
+def _write_root(connection: sqlite3.Connection, key: SecretKey, root: _Root, random_bytes: RandomBytes) -> None:
+    sealed = seal(key, to_canonical_json(to_mapping(root)), bind(_CONTEXT, "root"), random_bytes=random_bytes)
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('root', ?)", (sealed,))
 
 

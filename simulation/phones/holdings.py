@@ -90,7 +90,8 @@ class MemoryGallery:
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
         """Return the owner's crops, and what the last counted round of the task left."""
         numbered = for_round(self._kept.get(task_id, Kept()), people, per_identity)
-        return TrainingFaces(numbered, self.crops, np.zeros(len(self.crops), np.int64))
+        labels = np.zeros(len(self.crops), np.int64)
+        return TrainingFaces(numbered.people, numbered.private, numbered.is_continued, self.crops, labels)
 
     def source_state(self, source: str, task_id: str) -> Arrays:
         """Return nothing: emulated phones have no sources."""

@@ -8,7 +8,8 @@ import pytest
 
 from device_sdk.config import load_config
 from device_sdk.models.models import Model
-from device_sdk.program.bench import EngineFigures, fastest, keep_choice, measure_engines
+from device_sdk.program.bench import EngineFigures, fastest, measure_engines
+from device_sdk.program.kept_settings import keep_setting
 from mien.errors import MissingDependencyError
 from mien.layout import model_id
 from tests.graphs import FOLDER
@@ -63,7 +64,7 @@ def test_the_choice_is_kept_and_nothing_else_changed(tmp_path: Path, before: str
     path = tmp_path / "device.toml"
     if before:
         path.write_text(before)
-    keep_choice(path, "onnxruntime")
+    keep_setting(path, "runtime", "onnxruntime")
     values = load_config(path).values
     assert values.runtime == "onnxruntime"
     assert values.threads == (2 if before else 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.config import load_config
-from device_sdk.program.bench import keep_choice
+from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import keep_tier
 from device_sdk.runtimes import EngineName
 from mien.errors import ConfigError
@@ -44,7 +44,7 @@ def test_one_setting_changes_and_all_others_stay(tmp_path: Path, before: str) ->
     choices: list[tuple[str, EngineName]] = [("int8", "onnxruntime"), ("float32", "executorch"), ("int8", "torch")]
     for tier, engine in choices:
         keep_tier(path, tier)
-        keep_choice(path, engine)
+        keep_setting(path, "runtime", engine)
         expected |= {"inference.tier": tier, "runtime": engine}
         assert {each.name: each.value for each in load_config(path).settings} == expected
         keep_tier(path, tier)
@@ -57,7 +57,7 @@ def test_words_that_only_look_like_the_setting_are_left_alone(tmp_path: Path) ->
     path.write_text("[participation]\nperson = '''\n[inference]\ntier = \"float32\"\nruntime = \"torch\"'''\n")
     person = load_config(path).values.participation.person
     keep_tier(path, "int8")
-    keep_choice(path, "onnxruntime")
+    keep_setting(path, "runtime", "onnxruntime")
     values = load_config(path).values
     assert (values.participation.person, values.inference.tier, values.runtime) == (person, "int8", "onnxruntime")
 

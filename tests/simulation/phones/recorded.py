@@ -59,7 +59,7 @@ class RecordingGallery(MemoryGallery):
 
     def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
         found = super().training_faces(people, task_id, per_identity)
-        self._private = found.of.private
+        self._private = found.private
         return found
 
     def keep_pending(self, pending: Pending, source_crops: Crops | None = None) -> None:

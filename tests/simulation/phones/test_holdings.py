@@ -33,13 +33,13 @@ def test_private_state_is_kept_of_counted_rounds_only() -> None:
     assert gallery.pending() is lost
     gallery.settle(lost, counted=False)
     assert gallery.pending() is None
-    assert not gallery.training_faces((1,), "task", ("w",)).of.private
+    assert not gallery.training_faces((1,), "task", ("w",)).private
     gallery.keep_pending(counted)
     gallery.settle(lost, counted=True)  # not pending any more: nothing happens
     assert gallery.is_pending(counted)
     gallery.settle(counted, counted=True)
-    np.testing.assert_array_equal(gallery.training_faces((1,), "task", ("w",)).of.private["w"], W[None])
-    assert not gallery.training_faces((1,), "another", ("w",)).of.private
+    np.testing.assert_array_equal(gallery.training_faces((1,), "task", ("w",)).private["w"], W[None])
+    assert not gallery.training_faces((1,), "another", ("w",)).private
     assert gallery.roles("task", (1,), gallery.crops) == {Role.TRAIN}
 
 
