@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from device_sdk.export import decompositions
 from device_sdk.export.decompositions import Convolution, Pair, Table, aten, is_pointwise, windows
-from device_sdk.export.rewrites import TURN
+from device_sdk.export.rewrites import TURN, untransposed
 from mien.errors import ConfigError
 
-_PERMUTES: Final = (aten.permute.default, aten.transpose.int, aten.t.default)
 _STEEP: Final = -1e30
 """Times any number above 0, this is below -1: so that `_is_negative` gives 0 there."""
 
@@ -45,9 +44,7 @@ def products_of_rows(module: GraphModule) -> None:
         if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
             continue
         *bias, a, b = node.args
-        turned = 0
-        while _is_transposed(b):
-            b, turned = b.args[0], 1 - turned
+        b, turned = untransposed(b)
         if not turned:
             node.args = (*bias, a, b)
             continue
@@ -56,10 +53,6 @@ def products_of_rows(module: GraphModule) -> None:
         node.replace_all_uses_with(product)
     graph.eliminate_dead_code()
     module.recompile()
-
-
-def _is_transposed(node: Any) -> bool:
-    return isinstance(node, Node) and node.target in _PERMUTES and node.meta["val"].dim() == 2
 
 
 # --- convolutions ---

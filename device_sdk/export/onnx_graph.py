@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch.fx import GraphModule, Node
 
+from device_sdk.export.rewrites import untransposed
 from mien.errors import ConfigError
 
 OPSET: Final = 13
 IR_VERSION: Final = 8
-_TURNS: Final = (torch.ops.aten.permute.default, torch.ops.aten.transpose.int, torch.ops.aten.t.default)
 _TO_THE_START: Final = -(2**63) + 1
 """The end of a backward slice that takes the first element too (ONNX, Slice)."""
 
@@ -260,9 +260,7 @@ def _pow(w: _Writer, node: Node, x: Any, exponent: Any) -> str:
 
 def _mm(w: _Writer, node: Node, a: Any, b: Any) -> str:
     # A linear layer's weights are taken as they lie: turning them would copy them at every step.
-    turned = 0
-    while b.target in _TURNS:
-        b, turned = b.args[0], 1 - turned
+    b, turned = untransposed(b)
     kind = ("Gemm", {"transB": 1}) if turned else ("MatMul", {})
     return w.op(kind[0], w.value(a), w.value(b), **kind[1])
 

@@ -10,24 +10,21 @@ from torch.fx import Graph, GraphModule, Node
 from device_sdk.export.decompositions import aten
 
 _SAME: Final = (aten.detach.default, aten.alias.default)
-_OF_A_PRELU: Final = (
-    aten.relu.default,
-    aten.neg.default,
-    aten.mul.Tensor,
-    aten.sub.Tensor,
-    aten.view.default,
-)
+_ARITHMETIC: Final = (aten.relu.default, aten.neg.default, aten.mul.Tensor, aten.sub.Tensor)
+_OF_A_PRELU: Final = (*_ARITHMETIC, aten.view.default)
+_ELEMENTWISE: Final = (*_SAME, *_ARITHMETIC, aten.add.Tensor)
+_TRANSPOSES: Final = (aten.permute.default, aten.transpose.int, aten.t.default)
 
 TURN: Final = (1, 0, 2, 3)
 """Between (B, C, H, W) and (C, B, H, W), both ways."""
-_ELEMENTWISE: Final = (
-    *_SAME,
-    aten.relu.default,
-    aten.neg.default,
-    aten.mul.Tensor,
-    aten.sub.Tensor,
-    aten.add.Tensor,
-)
+
+
+def untransposed(node: Any) -> tuple[Any, bool]:
+    """Return the matrix that a node is made of by turning it, and whether it is turned: twice turned it is not."""
+    turned = False
+    while isinstance(node, Node) and node.target in _TRANSPOSES and node.meta["val"].dim() == 2:
+        node, turned = node.args[0], not turned
+    return node, turned
 
 
 def keep_turned(module: GraphModule) -> None:

@@ -129,7 +129,7 @@ class Tail:
     def inputs(self) -> dict[str, Shape]:
         """The parameters and the batch of features (or of network inputs) that the tail is a function of."""
         spec = self._backbone.input_spec
-        inputs: dict[str, Shape] = {"trained": (_size(self._trained),)} if self._trained else {}
+        inputs: dict[str, Shape] = {"trained": (sum(map(math.prod, self._trained.values())),)} if self._trained else {}
         inputs |= {f"parameter.{name}": shape for name, shape in self._frozen.items()}
         features = self._backbone.feature_shape(self.split) if self.split else (3, spec.height, spec.width)
         return inputs | {"x": ("B", *features)}
@@ -263,10 +263,6 @@ def _cut(vector: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Ten
     sizes = [math.prod(shape) for shape in shapes.values()]
     pieces = torch.split(vector, sizes)
     return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
-
-
-def _size(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(math.prod(shape) for shape in shapes.values())
 
 
 def _fixed(shape: Shape, dim: int) -> Shape:

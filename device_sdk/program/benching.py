@@ -15,7 +15,7 @@ from device_sdk.models.variants import LoadedVariant, load_variant
 from device_sdk.people.enrolled import said_of_threshold
 from device_sdk.program.bench import EngineFigures, fastest, measure_engines
 from device_sdk.program.kept_settings import keep_setting
-from device_sdk.program.tiers import FormFigures, choose, float32_figures, keep_tier, measure_variant
+from device_sdk.program.tiers import FormFigures, choose, measure_variant
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.models.variants import FLOAT32, Variant
@@ -98,7 +98,7 @@ def looked_at(device: Device) -> Looked:
     model = device.recogniser().model
     engines = measure_engines(model, device.home.graphs, threads=settings.threads)
     best = fastest(engines)
-    forms = [float32_figures(model, dataclasses.replace(best, lacks=""))]
+    forms = [FormFigures(FLOAT32, best.embed_ms, best.embed_mb, model.theta.nbytes / 1e6)]
     variants, unseen = _offered(device, model.model_id)
     for variant in variants:
 
@@ -127,7 +127,7 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
         raise ConfigError(f"--tier {wanted} cannot be used here ({why}); choose from {', '.join(usable)}")
     config = Home.at(home).config
     if tier is not None or wanted != found.budget.tier:
-        keep_tier(config, wanted)
+        keep_setting(config, "inference.tier", wanted)
     keep_setting(config, "runtime", found.fastest.engine)
     return wanted
 

@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from device_sdk.config import InferenceConfig
-from device_sdk.models.models import Model
 from device_sdk.models.variants import LoadedVariant
-from device_sdk.program.bench import EngineFigures, added_mb, least_ms
-from device_sdk.program.kept_settings import keep_setting
+from device_sdk.program.bench import added_mb, least_ms
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError
 from mien.methods.base import Crops
-from mien.models.variants import FLOAT32, Variant, check_tier
+from mien.models.variants import Variant
 
 _REPEATS: Final = 3
 
@@ -39,11 +36,6 @@ class FormFigures:
     cost: str = ""
     fnmr: float | None = None
     lacks: str = ""
-
-
-def float32_figures(model: Model, engine: EngineFigures) -> FormFigures:
-    """Return the figures of the model itself, on the engine that runs it here."""
-    return FormFigures(FLOAT32, engine.embed_ms, engine.embed_mb, model.theta.nbytes / 1e6, lacks=engine.lacks)
 
 
 def measure_variant(variant: Variant, load: Callable[[], LoadedVariant], *, max_fmr: float) -> FormFigures:
@@ -81,8 +73,3 @@ def choose(figures: Sequence[FormFigures], budget: InferenceConfig) -> FormFigur
 def _is_within(figures: FormFigures, budget: InferenceConfig) -> bool:
     fast = figures.embed_ms is not None and figures.embed_ms <= budget.max_ms
     return fast and (budget.max_mb is None or figures.memory_mb is None or figures.memory_mb <= budget.max_mb)
-
-
-def keep_tier(config: Path, tier: str) -> None:
-    """Write `inference.tier` into device.toml and leave all else in it as it is; errors as `keep_setting`."""
-    keep_setting(config, "inference.tier", check_tier(tier))

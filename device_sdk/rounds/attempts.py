@@ -110,9 +110,9 @@ class Attempts:
         self._vault, self._population, self._budget = vault, population, budget
 
     @classmethod
-    def open(cls, path: Path, key_store: KeyStore, population: str, *, budget: Budget = unlimited) -> Attempts:
+    def open(cls, path: Path, key_store: KeyStore, population: str) -> Attempts:
         """Return the log in `path`, empty where there is none; errors as `Vault.open`."""
-        return cls(Vault.open(path, key_store, KIND), population, budget=budget)
+        return cls(Vault.open(path, key_store, KIND), population)
 
     def under(self, budget: Budget) -> Attempts:
         """Return the same log, which asks `budget` before it begins an attempt."""

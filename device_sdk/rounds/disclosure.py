@@ -147,12 +147,13 @@ def _what_leaves(task: TaskSpec, layout: ContributionLayout, num_images: int, nu
     weight = min(num_images, task.privacy.max_weight)
     whose = "" if num_people == 1 else f" of {num_people} people"
     masked, told_small = task.privacy.is_masked, bool(small) and not task.privacy.dp.is_on
+    which = "all but what is shown in clear" if task.privacy.reveals else "all of it"
     return (
         f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e6:.1f} MB): by how much "
         f"training on {num_images} images{whose} changed {largest.size:,} parameters of the model, times {weight}; "
         "that weight"
         + (f"; and {', '.join(small)}" if told_small else "")
-        + (f"; {_masked_part(task)} under masks that are random to whoever sees it alone." if masked else ".")
+        + (f"; {which} under masks that are random to whoever sees it alone." if masked else ".")
     )
 
 
@@ -195,10 +196,6 @@ def _of_scores(leaves: str, task: TaskSpec, min_cohort: int, stays: str) -> tupl
         "Sums of this task are not masked: the coordinator sees this phone's scores, which say how hard its faces are.",
         stays,
     )
-
-
-def _masked_part(task: TaskSpec) -> str:
-    return "all but what is shown in clear" if task.privacy.reveals else "all of it"
 
 
 def _upload_bytes(task: TaskSpec, layout: ContributionLayout) -> int:

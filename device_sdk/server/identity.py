@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -138,19 +137,17 @@ class IdentityFiles:
         stored = parse_json(data, what="the device's identity")
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise CorruptDataError("the device's identity is of another format; upgrade mien, or join again")
-        identity = self._parse({"release_key": "", **stored})
-        check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
-        return identity
-
-    def _parse(self, stored: Mapping[str, Any]) -> Identity:
+        stored.setdefault("release_key", "")
         try:
             fields: dict[str, Any] = {name: str(stored[name]) for name in _TEXTS}
             for name in _CERTIFICATES:
                 der = base64.b64decode(stored[name], validate=True)
                 fields[name] = load_certificate(der, whose="the stored")
-            return Identity(key=self.key(), **fields)
+            identity = Identity(key=self.key(), **fields)
         except (KeyError, TypeError, binascii.Error) as error:
             raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error
+        check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
+        return identity
 
 
 def create_csr(key: ec.EllipticCurvePrivateKey) -> bytes:

@@ -21,7 +21,8 @@ from device_sdk.models.variants import VariantStore, load_variant
 from device_sdk.program import benching
 from device_sdk.program.bench import EngineFigures
 from device_sdk.program.benching import Looked
-from device_sdk.program.tiers import FormFigures, keep_tier
+from device_sdk.program.kept_settings import keep_setting
+from device_sdk.program.tiers import FormFigures
 from device_sdk.rounds.participate import Event
 from device_sdk.server.identity import IdentityFiles
 from device_sdk.storage.home import Home
@@ -227,7 +228,7 @@ def test_a_program_that_runs_on_takes_up_a_form_that_the_owner_chose_meanwhile(h
     with opened(home, None) as running, opened(home, "float32") as fixed:
         running.update()
         for tier, form in (("int8", FIRST.form_id), ("float32", MODEL), ("int8", FIRST.form_id)):
-            keep_tier(home / "device.toml", tier)
+            keep_setting(home / "device.toml", "inference.tier", tier)
             with opened(home, None) as anew:
                 assert anew.update().tier == tier
             assert not running.update().changed
@@ -270,7 +271,9 @@ def test_variants_that_were_fetched_to_be_measured_go_and_those_of_a_switch_stay
     (folder / FIRST.sha256).unlink()
     with opened(home, None) as bench:
         looked = look(bench)
-        keep_tier(home / "device.toml", "int8")  # the owner's choice, which a switch is about to take
+        keep_setting(
+            home / "device.toml", "inference.tier", "int8"
+        )  # the owner's choice, which a switch is about to take
         looked.forget_others(bench)
         assert (folder / FIRST.sha256).is_file()
 

@@ -8,7 +8,6 @@ import pytest
 
 from device_sdk.config import load_config
 from device_sdk.program.kept_settings import keep_setting
-from device_sdk.program.tiers import keep_tier
 from device_sdk.runtimes import EngineName
 from mien.errors import ConfigError
 
@@ -43,11 +42,11 @@ def test_one_setting_changes_and_all_others_stay(tmp_path: Path, before: str) ->
     expected = {each.name: each.value for each in load_config(path).settings}
     choices: list[tuple[str, EngineName]] = [("int8", "onnxruntime"), ("float32", "executorch"), ("int8", "torch")]
     for tier, engine in choices:
-        keep_tier(path, tier)
+        keep_setting(path, "inference.tier", tier)
         keep_setting(path, "runtime", engine)
         expected |= {"inference.tier": tier, "runtime": engine}
         assert {each.name: each.value for each in load_config(path).settings} == expected
-        keep_tier(path, tier)
+        keep_setting(path, "inference.tier", tier)
         for comment in ("# by default", "# forms", '# "tier" = "x"', "# the old one"):
             assert (comment in path.read_text()) == (comment in before)
 
@@ -56,7 +55,7 @@ def test_words_that_only_look_like_the_setting_are_left_alone(tmp_path: Path) ->
     path = tmp_path / "device.toml"
     path.write_text("[participation]\nperson = '''\n[inference]\ntier = \"float32\"\nruntime = \"torch\"'''\n")
     person = load_config(path).values.participation.person
-    keep_tier(path, "int8")
+    keep_setting(path, "inference.tier", "int8")
     keep_setting(path, "runtime", "onnxruntime")
     values = load_config(path).values
     assert (values.participation.person, values.inference.tier, values.runtime) == (person, "int8", "onnxruntime")
@@ -67,7 +66,7 @@ def test_what_cannot_be_changed_stays_and_the_owner_is_told_the_line(tmp_path: P
     before = '[inference]\ntier = """float32"""\n'
     path.write_text(before)
     with pytest.raises(ConfigError, match=r'write inference\.tier = "int8" in it by hand'):
-        keep_tier(path, "int8")
+        keep_setting(path, "inference.tier", "int8")
     assert path.read_text() == before
-    keep_tier(path, "float32")  # which it says already
+    keep_setting(path, "inference.tier", "float32")  # which it says already
     assert path.read_text() == before

@@ -9,7 +9,8 @@ import pytest
 
 from device_sdk.config import InferenceConfig, load_config
 from device_sdk.models.variants import LoadedVariant, load_variant
-from device_sdk.program.tiers import FormFigures, choose, keep_tier, measure_variant
+from device_sdk.program.kept_settings import keep_setting
+from device_sdk.program.tiers import FormFigures, choose, measure_variant
 from mien.errors import ConfigError, CorruptDataError
 from tests.device_sdk.made_up_variants import graph, variant
 
@@ -91,7 +92,7 @@ def test_the_choice_is_kept_and_nothing_else_changed(tmp_path: Path, before: str
     if before:
         path.write_text(before)
     for tier in ("int8", "float32"):
-        keep_tier(path, tier)
+        keep_setting(path, "inference.tier", tier)
         values = load_config(path).values
         assert values.inference.tier == tier
         assert values.threads == (2 if before else 1)
