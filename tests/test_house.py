@@ -195,7 +195,7 @@ TWICE: Final[Mapping[str, str]] = {
         ("Graph", "KnownModel", "Manifest", "Model", "Tail"), "the model on a phone, on disk, or in a simulator"
     ),
     **dict.fromkeys(("Judged", "Measured", "Monitors", "Summary"), "what is measured, and how the dashboard shows it"),
-    **dict.fromkeys(("Device", "DeviceRecord", "Session", "Stage", "Store"), "each program has its own"),
+    **dict.fromkeys(("Device", "DeviceRecord", "Stage", "Store"), "each program has its own"),
     **dict.fromkeys(("Policy", "Profile", "Role"), "attestation, certificates, secure aggregation and fleets"),
     **dict.fromkeys(("Event", "Spent", "Trained", "RoundCost", "Part"), "one of training and one of its account"),
     "Pulse": "a loop's and a blocking call's",

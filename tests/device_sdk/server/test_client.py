@@ -623,11 +623,11 @@ def test_an_event_carries_what_the_stage_tells_this_device(fleet: Fleet) -> None
         rounds_pb2.StageEvent(stage=rounds_pb2.CLOSED),
     ]
     with connected(fleet, Script(follow=lambda: told)) as client:
-        assert [(event.stage, event.message) for event in client.follow(REF)] == [
+        assert [(event.stage, event.unverified_message) for event in client.follow(REF)] == [
             (Stage.KEYS, b"terms"),
             (Stage.CLOSED, b""),
         ]
-        assert client.glance(REF).message == b"terms"
+        assert client.glance(REF).unverified_message == b"terms"
 
 
 def test_a_masked_uploads_message_is_in_its_header_also_when_it_goes_on(fleet: Fleet) -> None:
