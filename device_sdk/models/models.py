@@ -116,9 +116,9 @@ class ModelStore:
         data = read_limited(self._blob(model.public_shard.sha256), MAX_SHARD_BYTES, what="the public faces")
         return PublicShard.from_bytes(data, model.spec.input)
 
-    def fetch(self, client: CoordinatorClient, manifest: Manifest, *, progress: Progress | None = None) -> Model:
+    def fetch(self, client: CoordinatorClient, unverified: Manifest, *, progress: Progress | None = None) -> Model:
         """Return a model, fetching what is not stored yet; the manifest is stored last, so it means "complete"."""
-        self._check(manifest)
+        manifest = self._checked(unverified)
         with storage_errors("the model folder"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Two processes of one home must not write to the same partial file.
@@ -169,11 +169,12 @@ class ModelStore:
         with locked_folder(self._folder):
             forget_all_but(keep, self._folder)
 
-    def size_to_fetch(self, manifest: Manifest) -> int:
+    def size_to_fetch(self, unverified: Manifest) -> int:
         """Return about how many bytes `fetch` will load for the parameters."""
-        if self._blob(manifest.theta.sha256).exists():
+        if self._blob(unverified.theta.sha256).exists():
             return 0
-        return manifest.changes.size_bytes if manifest.changes and self._bases(manifest) else manifest.theta.size_bytes
+        changes = unverified.changes
+        return changes.size_bytes if changes and self._bases(unverified) else unverified.theta.size_bytes
 
     def _put_over_stored(self, client: CoordinatorClient, manifest: Manifest, progress: Progress | None) -> bool:
         """Make the parameters of a stored model and the tensors that training changed; tell whether that gave them."""
@@ -204,15 +205,16 @@ class ModelStore:
         known = [self.known(name) for name in sorted(names) if self.has(name)]
         return [model.model_id for model in known if model.spec.layout_sha256 == layout_sha256]
 
-    def _check(self, manifest: Manifest) -> None:
-        """Raise CorruptDataError for a manifest whose sizes or names cannot be."""
-        if not _HEX.fullmatch(manifest.model_id):
+    def _checked(self, unverified: Manifest) -> Manifest:
+        """Return a manifest; raises CorruptDataError for one whose sizes or names cannot be."""
+        if not _HEX.fullmatch(unverified.model_id):
             raise CorruptDataError("the coordinator named a model that cannot be; tell the operator")
-        _, layout = _described(manifest)
-        sizes_fit = manifest.theta.size_bytes == 4 * layout.size <= MAX_THETA_BYTES
-        shard_fits = manifest.public_shard is None or manifest.public_shard.size_bytes <= MAX_SHARD_BYTES
+        _, layout = _described(unverified)
+        sizes_fit = unverified.theta.size_bytes == 4 * layout.size <= MAX_THETA_BYTES
+        shard_fits = unverified.public_shard is None or unverified.public_shard.size_bytes <= MAX_SHARD_BYTES
         if not sizes_fit or not shard_fits:
             raise CorruptDataError("the model's files have other sizes than its manifest says; tell the operator")
+        return unverified
 
     def _fetch_blob(self, client: CoordinatorClient, blob: BlobId, what: str, progress: Progress | None) -> None:
         fetch_by_hash(client, blob, self._blob(blob.sha256), what, progress)

@@ -107,11 +107,11 @@ def transfer(tell: Listener, what: str) -> Progress:
     return lambda done, total: tell(Transfer(what, done, total))
 
 
-def fetch_model(client: CoordinatorClient, models: RoundModels, manifest: Manifest, tell: Listener) -> Model:
+def fetch_model(client: CoordinatorClient, models: RoundModels, unverified: Manifest, tell: Listener) -> Model:
     """Return a model, fetching what is not stored yet, and tell of that."""
-    text = f"Fetching model {manifest.model_id[:12]} ({models.size_to_fetch(manifest) / 1e6:.1f} MB)."
-    tell(Event("fetching", text, {"model_id": manifest.model_id}))
-    return models.fetch(client, manifest, progress=transfer(tell, "model"))
+    text = f"Fetching model {unverified.model_id[:12]} ({models.size_to_fetch(unverified) / 1e6:.1f} MB)."
+    tell(Event("fetching", text, {"model_id": unverified.model_id}))
+    return models.fetch(client, unverified, progress=transfer(tell, "model"))
 
 
 @dataclass(frozen=True)
@@ -362,10 +362,10 @@ class Participant:
             yield in_use
 
     def _fetch(self, model_id: str) -> None:
-        manifest = self.client.manifest(model_id)
-        if manifest.model_id != model_id:
+        unverified = self.client.manifest(model_id)
+        if unverified.model_id != model_id:
             raise ModelMismatchError("the coordinator sent another model than it assigned; tell the operator")
-        fetch_model(self.client, self.models, manifest, self.tell)
+        fetch_model(self.client, self.models, unverified, self.tell)
 
     def _do(self, plan: Plan, faces: RoundFaces, told: Arrays) -> DeviceOutput:
         """Return the output of the plan's work, telling when it begins and ends."""

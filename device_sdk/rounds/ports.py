@@ -81,7 +81,7 @@ class RoundModels(Protocol):
         """Return the public faces that came with a model."""
         ...
 
-    def fetch(self, client: CoordinatorClient, manifest: Manifest, *, progress: Progress | None = None) -> Model:
+    def fetch(self, client: CoordinatorClient, unverified: Manifest, *, progress: Progress | None = None) -> Model:
         """Return a model, fetching what is not stored yet."""
         ...
 
@@ -89,7 +89,7 @@ class RoundModels(Protocol):
         """Remove what no round needs any more; `models` may be read as late as that, or not at all."""
         ...
 
-    def size_to_fetch(self, manifest: Manifest) -> int:
+    def size_to_fetch(self, unverified: Manifest) -> int:
         """Return about how many bytes `fetch` will load."""
         ...
 

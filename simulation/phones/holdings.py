@@ -188,19 +188,19 @@ class SharedModels:
                 self._shards = {sha256: self._store.load_shard(model)}
             return self._shards[sha256]
 
-    def fetch(self, client: CoordinatorClient, manifest: Manifest, *, progress: Progress | None = None) -> Model:
+    def fetch(self, client: CoordinatorClient, unverified: Manifest, *, progress: Progress | None = None) -> Model:
         """Return a model; the first phone that asks fetches it, the others wait for that."""
         with self._lock:
-            known = self._loaded.get(manifest.model_id)
-            return self._keep(self._store.fetch(client, manifest, progress=progress)) if known is None else known
+            known = self._loaded.get(unverified.model_id)
+            return self._keep(self._store.fetch(client, unverified, progress=progress)) if known is None else known
 
     def keep_only(self, models: Iterable[str]) -> None:
         """Do nothing: which models are kept is not one phone's to say."""
 
-    def size_to_fetch(self, manifest: Manifest) -> int:
+    def size_to_fetch(self, unverified: Manifest) -> int:
         """Return about how many bytes `fetch` will load."""
         with self._lock:
-            return 0 if manifest.model_id in self._loaded else self._store.size_to_fetch(manifest)
+            return 0 if unverified.model_id in self._loaded else self._store.size_to_fetch(unverified)
 
     def _keep(self, model: Model) -> Model:
         model.theta.flags.writeable = False  # so that the runtime may keep it loaded for all phones
