@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from mien._door import door
 
 if TYPE_CHECKING:
+    from simulation.engines.base import Cohort, PublicFaces
     from simulation.engines.choice import choose
-    from simulation.engines.cohort import Cohort, PublicFaces
     from simulation.engines.engine import Run, run_task
     from simulation.runs.experiment import Experiment
     from simulation.runs.records import RunFolder
@@ -33,7 +33,7 @@ __all__ = [
 
 _HOMES: Final = {
     "choose": "engines.choice",
-    **dict.fromkeys(("Cohort", "PublicFaces"), "engines.cohort"),
+    **dict.fromkeys(("Cohort", "PublicFaces"), "engines.base"),
     **dict.fromkeys(("Run", "run_task"), "engines.engine"),
     "Experiment": "runs.experiment",
     "RunFolder": "runs.records",

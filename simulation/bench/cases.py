@@ -15,8 +15,7 @@ from mien.methods import find_method
 from mien.methods.base import ServerState
 from mien.specs import CohortSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec
 from simulation.bench.work import DIM, MARGIN, RATE, tail
-from simulation.engines.base import RoundWork
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort, RoundWork
 
 _POOLED = 14
 """Pixels a side of a square of which the small networks see the mean: 8 x 8 x 3 features of a crop."""

@@ -18,12 +18,11 @@ from mien.specs import CohortSpec
 from simulation.bench import loops
 from simulation.bench.cases import Case, face_network, small
 from simulation.bench.gpu import Gpu, watched_gpu
-from simulation.engines.base import Engine
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort, Engine, SequentialEngine
 from simulation.engines.engine import rounds as run_rounds
+from simulation.engines.engine import select
 from simulation.engines.fused import FusedEngine, why_not_fused
-from simulation.engines.population import PhoneNames, select
-from simulation.engines.sequential import SequentialEngine
+from simulation.engines.population import PhoneNames
 from simulation.engines.stacked import StackedEngine
 
 REGISTERED: Final = 1_000_000

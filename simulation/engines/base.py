@@ -1,4 +1,8 @@
-"""The interface of engines: one asks a cohort's devices for their round of one model, and adds up what they send.
+"""A cohort of simulated phones, the interface of engines, and the reference engine.
+
+An engine asks a cohort's devices for their round of one model, and adds up what they send. The reference engine asks
+one client after another, by the same method halves and the same runtime as on real phones; others must equal it to
+float tolerance, and it is short enough to check by eye.
 
 A cohort may be cut into shards, each the work of one engine: their results are put together by `combined`, in the order
 of the shards, so that the same cut gives the same sum bit for bit.
@@ -8,21 +12,53 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import NonFiniteError
-from mien.layout import ParameterPart
+from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime, ServerState
+from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Runtime, ServerState, ValidationFaces
 from mien.specs import TaskSpec
-from simulation.engines.cohort import Cohort
+from simulation.engines.population import Population
 from simulation.engines.sums import CohortSum, Sums, cohort_sum
+
+
+@dataclass(frozen=True)
+class PublicFaces:
+    """Public crops (K, H, W, 3) uint8 RGB with identity labels (K,), as a bundle's shard holds them."""
+
+    crops: Crops = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The simulated phones: crops by name, what each keeps to itself between rounds, and the public faces of all.
+
+    `labels` number the identities of a phone's crops from 0; a phone that is not in it holds one identity.
+    `validators` are the faces by which a method with a validation stage is judged, by the validators' own names.
+    `models` are the parameters of models that a task names beside its own (`Requirements.other_models`), by id.
+    """
+
+    crops: Mapping[str, Crops] = field(repr=False)
+    private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    public: PublicFaces | None = None
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    validators: Mapping[str, ValidationFaces] = field(default_factory=dict, repr=False)
+    validator_private: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
+    models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
+
+    @property
+    def names(self) -> Sequence[str]:
+        """All phones' names in order; those of a population are not made before they are asked for."""
+        return self.crops.names if isinstance(self.crops, Population) else tuple(sorted(self.crops))
 
 
 @dataclass(frozen=True)
@@ -163,3 +199,32 @@ def device_seed(task: TaskSpec, device: str, number: int) -> int:
     """Return the seed of one device's local round: another for every device, round and task seed."""
     digest = hashlib.sha256(f"{device}/{task.name}/{task.seed}/{number}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
+
+
+class SequentialEngine:
+    """Runs one device after another on `runtime`."""
+
+    name = "sequential"
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+
+    def train(self, work: RoundWork) -> RoundResult:
+        """Return the result of devices on the server's state, one after another."""
+        work = on_read_only_model(work)
+        intake = Intake(work)
+        for device in work.devices:
+            with named_client(device):
+                intake.take(device, work.method.device_round(work.device_input(device), self.runtime))
+        return intake.result()
+
+
+def on_read_only_model(work: RoundWork) -> RoundWork:
+    """Return the work on the same parameters where nobody can write to them, so that a runtime may keep them loaded."""
+    return replace(work, state=replace(work.state, theta=_read_only(work.state.theta)))
+
+
+def _read_only(theta: Vector) -> Vector:
+    view = theta.view()
+    view.flags.writeable = False
+    return view

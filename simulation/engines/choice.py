@@ -15,12 +15,10 @@ from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import find_method
 from mien.methods.base import Runtime
 from mien.specs import ModelSpec, TaskSpec
-from simulation.engines.base import Engine
-from simulation.engines.cohort import Cohort
-from simulation.engines.costs import TailCost, tail_cost
+from simulation.engines.base import Cohort, Engine, SequentialEngine
+from simulation.engines.batched import TailCost, tail_cost
 from simulation.engines.fused import FusedEngine, why_not_fused
 from simulation.engines.runtimes import OncePerRound
-from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine, why_not_in_stacks
 from simulation.engines.sums import Sums
 

@@ -20,9 +20,8 @@ from mien.contribution import Arrays
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, ServerState
 from mien.specs import TaskSpec
-from simulation.engines.base import Engine, RoundWork
+from simulation.engines.base import Cohort, Engine, PublicFaces, RoundWork
 from simulation.engines.choice import Choice
-from simulation.engines.cohort import Cohort, PublicFaces
 from simulation.engines.sums import Sums
 
 MakeEngine = Callable[[str], Engine | Choice]

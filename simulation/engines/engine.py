@@ -6,8 +6,11 @@ How a cohort's devices are run is an engine's business (`simulation.engines`); w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
 
 from mien.contribution import Total
 from mien.errors import ConfigError
@@ -16,11 +19,17 @@ from mien.methods import find_method
 from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
 from mien.rounds.buffered import staleness, weighed
 from mien.specs import TaskSpec
-from simulation.engines.base import Engine, RoundResult, RoundWork, device_seed, received
-from simulation.engines.cohort import Cohort, PublicFaces
+from simulation.engines.base import (
+    Cohort,
+    Engine,
+    PublicFaces,
+    RoundResult,
+    RoundWork,
+    SequentialEngine,
+    device_seed,
+    received,
+)
 from simulation.engines.overlap import OLDEST_FIRST, Overlap, overlapping
-from simulation.engines.population import names_of, select
-from simulation.engines.sequential import SequentialEngine
 from simulation.engines.sums import CohortSum, Sums, cohort_sum
 
 __all__ = [
@@ -35,6 +44,9 @@ __all__ = [
     "run_task",
     "select",
 ]
+
+PERMUTED_UP_TO: Final = 10_000
+"""Phones that are all put into an order to draw a cohort; of more, only the drawn ones are touched."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +142,7 @@ def rounds(
             raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
         yield from _asynchronous_rounds(task, part, dim, state, cohort, engine, sums, overlap)
         return
-    everybody = names_of(cohort.crops)
+    everybody = cohort.names
     for number in range(first, task.rounds + 1):
         devices = select(task, everybody, number)
         trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
@@ -163,7 +175,7 @@ def _asynchronous_rounds(
     def train(number: int, devices: tuple[str, ...]) -> RoundResult:
         return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
 
-    landings = overlapping(task, names_of(cohort.crops), select, overlap, train)
+    landings = overlapping(task, cohort.names, select, overlap, train)
     for version, landing in enumerate(landings):
         trained = landing.trained
         cohort = replace(cohort, private={**cohort.private, **trained.private})
@@ -171,6 +183,17 @@ def _asynchronous_rounds(
         state = method.server_step(task, part, state, total, trained.revealed)
         record = _record(version + 1, landing.devices, trained)
         yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
+
+
+def select(task: TaskSpec, devices: Sequence[str], number: int) -> tuple[str, ...]:
+    """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name."""
+    rng = np.random.default_rng([task.seed, number])
+    size = min(task.cohort.size, len(devices))
+    if len(devices) <= PERMUTED_UP_TO:
+        chosen = rng.permutation(len(devices))[:size]
+    else:
+        chosen = rng.choice(len(devices), size, replace=False, shuffle=False)
+    return tuple(devices[int(i)] for i in np.sort(chosen))
 
 
 def as_engine(engine: Engine | Runtime) -> Engine:

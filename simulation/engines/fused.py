@@ -31,13 +31,9 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Property, Trained
-from mien.shell.memory import keep_freed_memory
 from mien.specs import TaskSpec
-from simulation.engines.asking import Device, Embedder
-from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
-from simulation.engines.costs import TailCost, room_bytes, tail_cost
-from simulation.engines.features import FeatureBlocks
-from simulation.engines.sequential import on_read_only_model
+from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
+from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
 from simulation.engines.stacking import (
     Bank,
     Member,
@@ -76,7 +72,7 @@ def why_not_fused(task: TaskSpec, sums: Sums) -> str:
     return ""
 
 
-class FusedEngine:
+class FusedEngine(BatchedEngine):
     """Takes the step of as many clients at once as `memory_bytes` hold the images of, on the tensors of `runtime`.
 
     Losses after the step are those of clients' own models, which are never made: records leave them out. The loss
@@ -86,13 +82,8 @@ class FusedEngine:
     name = "fused"
 
     def __init__(self, runtime: TorchRuntime, *, memory_bytes: int | None = None) -> None:
-        self.runtime = runtime
+        super().__init__(runtime, room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes)
         self.num_fused = 0
-        self._memory_bytes = room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes
-        self._blocks = FeatureBlocks()
-        self._costs: dict[tuple[str, ...], TailCost] = {}
-        if runtime.device == "cpu":
-            keep_freed_memory(keep_bytes=2 * self._memory_bytes, largest_bytes=self._memory_bytes)
 
     def train(self, work: RoundWork) -> RoundResult:
         """Return the result of the work's devices on its model; raises ConfigError for a task that cannot be fused."""
@@ -100,7 +91,7 @@ class FusedEngine:
             raise ConfigError(f"engine fused cannot run task {work.task.name}: {why}. Use engine stacked, or auto")
         work = on_read_only_model(work)
         intake, update, is_measured = Intake(replace(work, part=PROBE)), np.zeros(work.part.size), True
-        for chunk in self._chunks(work):
+        for chunk in self._begun(work):
             for group in _groups(chunk):
                 is_measured &= self._take_step(work, group, update)
             for device in chunk:
@@ -108,33 +99,19 @@ class FusedEngine:
                 intake.take(device.name, device.output)
         return _whole(work, intake.result(), update, is_measured=is_measured)
 
-    def _chunks(self, work: RoundWork) -> Iterator[list[Device]]:
+    def _begun(self, work: RoundWork) -> Iterator[list[Device]]:
         """Yield devices, each run up to its training, as many as there is memory for their images."""
         known = Embedder(self.runtime, work)
 
         def embed(theta: Vector, crops: Crops) -> Embeddings:
             return known(work.state.theta if theta is _BEFORE else theta, crops)
 
-        chunk: list[Device] = []
-        taken_bytes = 0
-        for name in work.devices:
-            device = Device(name, work.method, _asked_about_probe(work, name), embed)
-            with named_client(name):
-                device.go_on()
+        def taken_bytes(device: Device) -> int:
             assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
-            chunk.append(device)
-            taken_bytes += len(device.job.crops) * self._image_bytes(work)
-            if taken_bytes >= self._memory_bytes:
-                yield chunk
-                chunk, taken_bytes = [], 0
-        if chunk:
-            yield chunk
+            return len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
 
-    def _image_bytes(self, work: RoundWork) -> int:
-        if work.part.names not in self._costs:
-            with self.runtime.loaded(work.state.theta, work.part) as trunk:
-                self._costs[work.part.names] = tail_cost(trunk)
-        return self._costs[work.part.names].training_bytes
+        devices = (Device(name, work.method, _asked_about_probe(work, name), embed) for name in work.devices)
+        return self.chunks(devices, taken_bytes)
 
     def _take_step(self, work: RoundWork, group: Sequence[Device], update: NDArray[np.float64]) -> bool:
         """Take a group's step: answer and end its devices, and add to `update`; return whether losses were measured."""
@@ -159,7 +136,7 @@ class FusedEngine:
         planned = batches_of(job)
         if why := _why_no_single_step(job.objective, len(planned)):
             raise ConfigError(f"engine fused cannot run client {device.name}: {why}. Use engine stacked, or auto")
-        return Member(job, planned, self._blocks.rows(trunk, job.crops, planned))
+        return Member(job, planned, self.blocks.rows(trunk, job.crops, planned))
 
     def _blame(self, work: RoundWork, group: Sequence[Device]) -> NoReturn:
         """Run a group's devices one by one, so that whoever is not finite is named; raise in any case."""

@@ -9,17 +9,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, overload, runtime_checkable
+from typing import Protocol, overload, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.methods.base import Crops
-from mien.specs import TaskSpec
-
-PERMUTED_UP_TO: Final = 10_000
-"""Phones that are all put into an order to draw a cohort; of more, only the drawn ones are touched."""
 
 
 class PhoneNames(Sequence[str]):
@@ -133,25 +129,9 @@ def num_images(crops: Mapping[str, Crops], name: str) -> int:
     return crops.num_images(name) if isinstance(crops, _CountsImages) else len(crops[name])
 
 
-def names_of(crops: Mapping[str, Crops]) -> Sequence[str]:
-    """Return all names in order; those of a population are not made before they are asked for."""
-    return crops.names if isinstance(crops, Population) else tuple(sorted(crops))
-
-
 def without(names: Sequence[str], busy: set[str]) -> Sequence[str]:
     """Return names in order, but for some of them; costs what those cost."""
     return _Others(names, sorted(_place(names, name) for name in busy)) if busy else names
-
-
-def select(task: TaskSpec, devices: Sequence[str], number: int) -> tuple[str, ...]:
-    """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name."""
-    rng = np.random.default_rng([task.seed, number])
-    size = min(task.cohort.size, len(devices))
-    if len(devices) <= PERMUTED_UP_TO:
-        chosen = rng.permutation(len(devices))[:size]
-    else:
-        chosen = rng.choice(len(devices), size, replace=False, shuffle=False)
-    return tuple(devices[int(i)] for i in np.sort(chosen))
 
 
 def _place(names: Sequence[str], name: str) -> int:

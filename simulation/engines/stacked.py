@@ -1,6 +1,6 @@
 """The engine that trains many clients' weights as one batched tensor program.
 
-Device halves are the methods' own; only what they want trained is gathered (`asking`) and trained together
+Device halves are the methods' own; only what they want trained is gathered (`batched`) and trained together
 (`stacking`), as many clients at once as fit into `memory_bytes`. What cannot be stacked is trained by itself.
 """
 
@@ -15,12 +15,8 @@ from device_sdk.runtimes.schedule import Batch
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import ConfigError
 from mien.methods.base import TrainingJob
-from mien.shell.memory import keep_freed_memory
-from simulation.engines.asking import Device, Embedder
-from simulation.engines.base import Intake, RoundResult, RoundWork, named_client
-from simulation.engines.costs import TailCost, room_bytes, tail_cost
-from simulation.engines.features import FeatureBlocks
-from simulation.engines.sequential import on_read_only_model
+from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
+from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
 from simulation.engines.stacking import Member, Stack, batches_of, kind_of, why_not_stacked
 
 MEMORY_BYTES: Final = 256 * 2**20
@@ -38,12 +34,10 @@ def why_not_in_stacks(runtime: TorchRuntime) -> str:
     return ""
 
 
-class StackedEngine:
+class StackedEngine(BatchedEngine):
     """Trains up to `max_clients` clients at once on a runtime's tensors, as many as `memory_bytes` hold.
 
-    A stack's tensors are some ten megabytes, which the C library would give back and fetch anew for every chunk, each
-    page zeroed: a third of the time at 10^6 parameters. The process keeps them (`keep_freed_memory`). Since the engine
-    was made, `num_stacked` trainings were stacked and `num_alone` were not.
+    Since the engine was made, `num_stacked` trainings were stacked and `num_alone` were not.
     """
 
     name = "stacked"
@@ -53,48 +47,26 @@ class StackedEngine:
     ) -> None:
         if why := why_not_in_stacks(runtime):
             raise ConfigError(f"engine stacked cannot use this runtime: {why}. Use engine sequential, fused or auto")
-        self.runtime = runtime
+        super().__init__(runtime, room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes)
         self.num_stacked = 0
         self.num_alone = 0
-        self._memory_bytes = room_bytes(runtime.device, MEMORY_BYTES) if memory_bytes is None else memory_bytes
         self._max_clients = max_clients
-        self._blocks = FeatureBlocks()
-        if runtime.device == "cpu":
-            keep_freed_memory(keep_bytes=2 * self._memory_bytes, largest_bytes=self._memory_bytes)
-        self._costs: dict[tuple[str, ...], TailCost] = {}
 
     def train(self, work: RoundWork) -> RoundResult:
         """Return the result of the work's devices on its model, a chunk of them at a time."""
         work = on_read_only_model(work)
         intake, embed = Intake(work), Embedder(self.runtime, work)
-        for chunk in self._chunks(work, embed):
+
+        def taken_bytes(device: Device) -> int:
+            images_bytes = 0
+            if (job := device.job) is not None:
+                images_bytes = len(job.crops) * self.image_bytes(job.theta, job.part)
+            return 4 * _VECTORS * work.layout.size + images_bytes
+
+        devices = (Device(name, work.method, work.device_input(name), embed) for name in work.devices)
+        for chunk in self.chunks(devices, taken_bytes, most=self._max_clients):
             self._finish(chunk, intake)
         return intake.result()
-
-    def _chunks(self, work: RoundWork, embed: Embedder) -> Iterator[list[Device]]:
-        """Yield devices, each run up to its first training, as many as may be in memory at once."""
-        chunk: list[Device] = []
-        taken_bytes = 0
-        for name in work.devices:
-            device = Device(name, work.method, work.device_input(name), embed)
-            with named_client(name):
-                device.go_on()
-            chunk.append(device)
-            taken_bytes += 4 * _VECTORS * work.layout.size
-            if device.job is not None:
-                taken_bytes += self._image_bytes(device.job)
-            if len(chunk) == self._max_clients or taken_bytes >= self._memory_bytes:
-                yield chunk
-                chunk, taken_bytes = [], 0
-        if chunk:
-            yield chunk
-
-    def _image_bytes(self, job: TrainingJob) -> int:
-        """Return the memory of a job's images while they are trained on."""
-        if job.part.names not in self._costs:
-            with self.runtime.loaded(job.theta, job.part) as trunk:
-                self._costs[job.part.names] = tail_cost(trunk)
-        return len(job.crops) * self._costs[job.part.names].training_bytes
 
     def _finish(self, chunk: list[Device], intake: Intake) -> None:
         """Train what a chunk waits for until every device has ended, and take its contributions in order."""
@@ -122,7 +94,7 @@ class StackedEngine:
     def _answer_stack(self, group: Sequence[_Waiting]) -> None:
         with self.runtime.loaded(group[0].job.theta, group[0].job.part) as trunk:
             members = [
-                Member(each.job, each.planned, self._blocks.rows(trunk, each.job.crops, each.planned)) for each in group
+                Member(each.job, each.planned, self.blocks.rows(trunk, each.job.crops, each.planned)) for each in group
             ]
             results = Stack(trunk, members).run()
         for each, trained in zip(group, results, strict=True):

@@ -1,21 +1,23 @@
-"""Sums of a simulated cohort: exact, or in the ring of secure aggregation with the noise that is promised.
+"""Sums of a simulated cohort: exact, or in the ring of secure aggregation with the noise that is promised, at its cost.
 
 A cohort's sum may be made of the sums of its shards (`merge`). In the ring that is the same sum bit for bit, whatever
 the shards. The exact sum is float64's: the same shards in the same order repeat it bit for bit, others change it by
-float64's rounding.
+float64's rounding. The privacy cost of noise is counted as a coordinator's ledger does, and refused as it would.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal, Protocol, Self
 
 from mien.contribution import Contribution, ContributionLayout, Total
-from mien.errors import ConfigError
+from mien.dp.accountant import epsilon_rdp
+from mien.errors import BudgetExceededError, ConfigError
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
-from mien.secagg.noise import noise_allowance, noised
+from mien.secagg.noise import noise_allowance, noised, release
 from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec
@@ -103,3 +105,51 @@ def cohort_sum(task: TaskSpec, layout: ContributionLayout, sums: Sums, number: i
     if sums == "exact":
         return ExactSum(layout)
     return RingSum(task, layout, f"{task.name}/{task.seed}/{number}")
+
+
+@dataclass(frozen=True)
+class EpsilonSpent:
+    """Cost of all rounds of a task for one phone at `delta`, by Renyi accounting, and under which noise and clip.
+
+    A coordinator keeps a phone out after `num_sums` sums. A simulation keeps nobody out: `num_rounds` may be more.
+    """
+
+    mechanism: str
+    noise_multiplier: float
+    l2_clip: float
+    num_sums: int
+    num_rounds: int
+    epsilon: float
+    delta: float
+
+    def __str__(self) -> str:
+        kept = f"; a coordinator keeps a phone out after {self.num_sums} of them, a simulation does not"
+        return (
+            f"differential privacy: noise of {self.noise_multiplier:g} times the clip {self.l2_clip:g} makes epsilon "
+            f"{self.epsilon:.3g} at delta {self.delta:g} of {self.num_rounds} rounds"
+            f"{kept if self.num_sums < self.num_rounds else ''}. Losses are withheld, as from a coordinator"
+        )
+
+
+def epsilon_spent(task: TaskSpec, layout: ContributionLayout) -> EpsilonSpent | None:
+    """Return the cost of a task's rounds, None for one without noise.
+
+    Raises BudgetExceededError where they cost more than the task's epsilon: its coordinator would end it earlier.
+    """
+    dp = task.privacy.dp
+    once = release(plan_round(task, layout, NOBODY), dp) if dp.is_on else None
+    if once is None:
+        return None
+    apart = max(1, dp.min_separation)
+    num_sums = min(-(-task.rounds // apart), dp.max_participations)
+    epsilon = epsilon_rdp([(once, num_sums)], dp.delta)
+    if epsilon > dp.epsilon:
+        last = apart * next(n for n in range(num_sums) if epsilon_rdp([(once, n + 1)], dp.delta) > dp.epsilon)
+        raise BudgetExceededError(
+            f"{num_sums} noised sums make epsilon {epsilon:.4g} at delta {dp.delta:g}; privacy.dp.epsilon is "
+            f"{dp.epsilon:g}, so a coordinator would end this task after round {last}. Raise noise_multiplier or "
+            "epsilon, or lower rounds or max_participations"
+        )
+    return EpsilonSpent(
+        dp.mechanism, dp.noise_multiplier, task.privacy.l2_clip, num_sums, task.rounds, epsilon, dp.delta
+    )

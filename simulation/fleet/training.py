@@ -18,8 +18,7 @@ from mien.methods import find_method
 from mien.methods.base import ServerState
 from mien.rounds.buffered import weighed
 from mien.specs import TaskSpec
-from simulation.engines.base import Engine, RoundWork
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort, Engine, RoundWork
 from simulation.faces.partitions import Holding
 from simulation.fleet.records import Attempt, History
 from simulation.runs.spec import RunSpec, load
@@ -105,7 +104,7 @@ class Trainer:
         `devices` are the ids of the phones, in the order of the clients.
         """
         from device_sdk.runtimes.torch_runtime import TorchRuntime
-        from simulation.engines.sequential import SequentialEngine
+        from simulation.engines.base import SequentialEngine
         from simulation.runs.measuring import eer_of
         from simulation.runs.run import comparisons, model_of, read_faces
 

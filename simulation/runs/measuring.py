@@ -27,7 +27,7 @@ from mien.evaluation import (
 from mien.methods import fedface, fedgc
 from mien.methods.base import Embeddings, ServerState
 from mien.methods.spreadout import normalise
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort
 from simulation.runs.spec import EvaluationSpec, MapKind
 
 LEVEL: Final = 0.95

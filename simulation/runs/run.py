@@ -25,10 +25,10 @@ from mien.methods.base import Crops, Runtime
 from mien.records import to_mapping
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
-from simulation.engines.budget import epsilon_spent
 from simulation.engines.choice import InWorker, Place, opened
 from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, rounds
 from simulation.engines.runtimes import OncePerRound, PublicOnly
+from simulation.engines.sums import epsilon_spent
 from simulation.faces import provenance
 from simulation.faces.features import kept_features
 from simulation.faces.models import Model, read_model, write_model

@@ -11,8 +11,8 @@ from torch import nn
 
 from mien.backbones import Backbone
 from mien.specs import CohortSpec, FaceInputSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.engines.base import SequentialEngine
 from simulation.engines.engine import Cohort, run_task
-from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
 from tests.examples.by_path import EXAMPLES, example
 from tests.tiny import tiny_of

@@ -18,9 +18,8 @@ from simulation.bench import loops
 from simulation.bench.cases import Case, small
 from simulation.bench.measure import best_engine, compare, row_of, select_s
 from simulation.bench.work import HIDDEN, client, loss_of, tail
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort, SequentialEngine
 from simulation.engines.engine import rounds
-from simulation.engines.sequential import SequentialEngine
 from simulation.program.bench import phones_of
 from simulation.program.cli import app
 

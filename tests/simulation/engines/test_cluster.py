@@ -24,12 +24,10 @@ from mien.errors import ConfigError, MissingDependencyError, NotFoundError, Unav
 from mien.methods import find_method
 from mien.methods.base import Runtime
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.base import RoundResult, RoundWork, combined
+from simulation.engines.base import Cohort, PublicFaces, RoundResult, RoundWork, SequentialEngine, combined
 from simulation.engines.choice import Choice
-from simulation.engines.cohort import Cohort, PublicFaces
 from simulation.engines.placement import shards_of
 from simulation.engines.population import num_images
-from simulation.engines.sequential import SequentialEngine
 from tests.tiny import made_up_crops, tiny_cnn
 
 ray = pytest.importorskip("ray")

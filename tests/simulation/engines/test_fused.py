@@ -12,10 +12,9 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
 from mien.methods.base import Property
 from mien.specs import LocalSpec, PrivacySpec
-from simulation.engines.base import RoundWork, combined
+from simulation.engines.base import RoundWork, SequentialEngine, combined
 from simulation.engines.engine import Cohort
 from simulation.engines.fused import FusedEngine, why_not_fused
-from simulation.engines.sequential import SequentialEngine
 from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, TASK, TINY, Case, one, run
 from tests.tiny import tiny_cnn

@@ -11,17 +11,8 @@ import pytest
 from mien.errors import ConfigError
 from mien.methods.base import Crops
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.engine import Cohort, run_task
-from simulation.engines.population import (
-    PERMUTED_UP_TO,
-    PhoneNames,
-    Population,
-    Table,
-    names_of,
-    num_images,
-    select,
-    without,
-)
+from simulation.engines.engine import PERMUTED_UP_TO, Cohort, run_task, select
+from simulation.engines.population import PhoneNames, Population, Table, num_images, without
 from tests.tiny import made_up_crops, tiny_linear
 
 MILLION = 1_000_000
@@ -153,8 +144,8 @@ def test_a_table_gives_each_phone_its_rows() -> None:
     np.testing.assert_array_equal(crowd["p-1"], crops[2:])
     assert [num_images(crowd, name) for name in crowd] == [2, 3]
     assert num_images({"a": crops}, "a") == 5
-    assert names_of(crowd) is crowd.names
-    assert names_of({"b": crops, "a": crops}) == ("a", "b")
+    assert Cohort(crowd).names is crowd.names
+    assert Cohort({"b": crops, "a": crops}).names == ("a", "b")
     with pytest.raises(KeyError):
         crowd["p-2"]
     for starts in ([0], [1, 2], [0, 2, 2], [0, 3, 2]):

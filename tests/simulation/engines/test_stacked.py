@@ -18,11 +18,10 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.methods import METHODS
 from mien.methods.base import Crops
 from mien.specs import LocalSpec, TaskSpec
-from simulation.engines.base import Engine, RoundWork
+from simulation.engines.base import Engine, RoundWork, SequentialEngine
+from simulation.engines.batched import FeatureBlocks
 from simulation.engines.engine import Cohort, rounds
-from simulation.engines.features import FeatureBlocks
 from simulation.engines.fused import FusedEngine
-from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.engines.sums import Sums
 from tests.simulation.engines.agreement import assert_same

@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 from mien.methods import find_method
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort, SequentialEngine
 from simulation.engines.engine import run_task
-from simulation.engines.sequential import SequentialEngine
 from simulation.fleet.records import Attempt, History, PhoneCounts
 from simulation.fleet.training import landings
 from simulation.program.cli import app

@@ -26,9 +26,7 @@ from mien.methods import find_method
 from mien.records import to_mapping
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.base import RoundWork
-from simulation.engines.cohort import Cohort
-from simulation.engines.sequential import SequentialEngine
+from simulation.engines.base import Cohort, RoundWork, SequentialEngine
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import RoundNotes, attempts, summary

@@ -8,7 +8,7 @@ import pytest
 from mien.errors import ConfigError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate
 from mien.methods.base import ServerState
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort
 from simulation.runs.measuring import ANGLE_EDGES, class_angles, eer_of, embedding_map, measured
 from simulation.runs.spec import EvaluationSpec, parse
 

@@ -24,8 +24,8 @@ from mien.errors import (
 from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import ServerState
-from simulation.engines.budget import epsilon_spent
 from simulation.engines.engine import Cohort, RoundRecord, Step
+from simulation.engines.sums import epsilon_spent
 from simulation.faces.models import read_model
 from simulation.pages.run_page import run_page
 from simulation.runs.folders import only_writer
