@@ -40,7 +40,7 @@ from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import ImportedModel, import_model, with_adapter
 from mien.methods.base import Objective
 from mien.specs import ModelSpec
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 
 NUM_CROPS: Final = 6
 NUM_CLASSES: Final = 5

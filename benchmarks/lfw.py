@@ -34,8 +34,8 @@ from mien.evaluation.protocols import lfw
 from mien.layout import model_id
 from mien.shell.pages import Facts, Figure, Report, Table, Tile, Tiles, columns, render
 from mien.specs import to_mapping
-from simulation.faces.lfw import EmbeddedSamples, embed_samples, read_pairs
-from simulation.faces.pretrained import sface_path
+from simulation.faces.listed import EmbeddedSamples, embed_named, read_pairs
+from simulation.faces.models import sface_path
 from simulation.pages.figures import NamedCurve, det_chart, roc_chart
 
 REFERENCE: Final = 0.9942
@@ -61,7 +61,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     pairs = read_pairs(folder)
     backbone, theta = import_sface(sface_path().read_bytes())
     needed = pairs.subset(QUICK_TEST + QUICK_THRESHOLD) if args.quick else pairs
-    embedded = embed_samples(backbone, folder, needed, _common.progress)
+    lists = [("pairs.txt", needed.sha256)]
+    embedded = embed_named(backbone, folder / "images", needed.samples, lists, _common.progress, what="LFW")
     provenance = Provenance(
         dataset="lfw-view2, raw images" + (" (quick part)" if args.quick else ""),
         dataset_sha256=embedded.dataset_sha256,

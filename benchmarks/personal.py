@@ -29,7 +29,7 @@ from mien.evaluation.verification import det_curve, point_at_fmr
 from mien.methods.base import Embeddings
 from mien.methods.personal_branch import BranchSpec, Judgement, judge, template
 from simulation.faces.datasets import digest, find_people, read_people
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 
 FMR: Final = 1e-3
 MIN_IMAGES: Final = 6

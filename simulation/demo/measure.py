@@ -57,7 +57,7 @@ class OwnSample:
         used = [files[i] for i in wanted.used]  # as in `files`: person by person
         people = {name: list(paths) for name, paths in itertools.groupby(used, lambda path: path.parent.name)}
         faces = read_people(people, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE))
-        lost = {failure.file for failure in faces.failures}
+        lost = {failure.name for failure in faces.failures}
         row_of = {key: row for row, key in enumerate(key for key in map(_key, used) if key not in lost)}
         first, second = ([keys[i] for i in side] for side in (wanted.first, wanted.second))
         kept = [i for i in range(wanted.mated.size) if first[i] in row_of and second[i] in row_of]

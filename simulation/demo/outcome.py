@@ -16,11 +16,10 @@ from device_sdk.runtimes import load_runtime
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.methods import METHODS
 from mien.methods.base import Runtime
-from mien.shell import cli
+from mien.shell import cli, provenance
 from mien.specs import TaskSpec, to_mapping
 from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
 from simulation.demo.stage import Stage
-from simulation.faces import provenance
 from simulation.faces.datasets import LabelledCrops, read_people
 from simulation.faces.models import Model
 from simulation.pages.demo_page import DemoReport, OwnPopulation, PhoneCheck, Population, RoundCost

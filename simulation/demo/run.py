@@ -25,8 +25,7 @@ from simulation.demo.programs import Programs
 from simulation.demo.servers import start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
 from simulation.faces.datasets import People
-from simulation.faces.models import Model
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import Model, sface_path
 from simulation.pages.demo_page import PhoneCheck, render_demo
 
 DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "fedface.toml"

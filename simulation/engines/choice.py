@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, cast, get_args
 
 import numpy as np
 
-from device_sdk.runtimes.torch_runtime import Precision, TorchRuntime
+from device_sdk.runtimes.torch_runtime import DeviceName, Precision, TorchRuntime
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import find_method
@@ -101,6 +102,14 @@ def opened(
         ClusterEngine(runtime, in_worker, open_cohort=place.open_cohort) as engine,
     ):
         yield Choice(engine, f"as asked for; {engine.num_slots} workers {where}, each with {engine.inner()}")
+
+
+def device() -> DeviceName:
+    """Return the device of studies: the CPU, or a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
+    name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
+    if name not in get_args(DeviceName):
+        raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")
+    return cast("DeviceName", name)
 
 
 def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPart, sums: Sums = "exact") -> Choice:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, iter_image_files
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
+from simulation.synthetic import SPLITS, committed_faces
 
 People = Mapping[str, list[Path]]
+MIN_IMAGES: Final = 4
+"""Images of a person whom an experiment on a folder takes."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An image that gave no crop, and the stable code of why."""
+    """An image that gave no crop, what it was called, and the stable code of why."""
 
-    file: str
+    name: str
     code: str
 
 
@@ -66,6 +71,19 @@ def find_people(folder: Path, *, min_images: int = 1) -> dict[str, list[Path]]:
             f"{folder} holds nobody with at least {min_images} images; it must hold one folder of images per person"
         )
     return people
+
+
+def people_of(faces: Path | None) -> People:
+    """Return everybody in the folder, or all people of the shipped synthetic faces."""
+    if faces is not None:
+        return find_people(faces, min_images=MIN_IMAGES)
+    return {name: files for split in SPLITS for name, files in committed_faces(split).items()}
+
+
+@functools.cache
+def dataset_of(faces: Path | None) -> str:
+    """Return the digest of everybody's files, which names the data set in a study's records."""
+    return digest(people_of(faces))
 
 
 def _image_files(folder: Path) -> list[Path]:

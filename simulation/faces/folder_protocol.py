@@ -1,8 +1,9 @@
-"""The protocol that compares every two images of a folder name/*.jpg, and the record of what it finds."""
+"""A model on a folder name/*.jpg: every two images compared, with the record of it, and the enrolment sweep."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,13 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.runtimes import load_runtime
+from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.evaluation import Comparisons, DetCurve, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
+from mien.evaluation.enrolment import enrolment_sweep
 from mien.evaluation.gates import monitors
 from mien.evaluation.records import Provenance
-from simulation.faces import provenance
+from mien.shell import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
-from simulation.faces.models import Model
+from simulation.faces.models import Model, read_model, sface
 
 NAME: Final = "folder-all-pairs"
 VERSION: Final = "1"
@@ -73,3 +77,26 @@ def origin(protocol: tuple[str, str], dataset: str, dataset_sha256: str, model: 
     command = provenance.command("python", "-m", "simulation.program.worker")
     found = Provenance(dataset, dataset_sha256, model.model_id, provenance.commit(), command)
     return {"protocol": name, "protocol_version": version, **dataclasses.asdict(found)}
+
+
+def enrolment(
+    folder: Path, model: Path | None, counts: Sequence[int], *, aligned: bool, target_fmr: float, seed: int
+) -> dict[str, Any]:
+    """Return error rates over the number of enrolled pictures, on the people in `folder`/name/*.jpg who have enough.
+
+    `model` is a folder that `mien-coordinator model export` wrote; None is the pretrained SFace.
+    """
+    people = find_people(folder, min_images=max(counts) + 1)
+    faces = read_people(people, FacePipeline(MASTER, None, ChoiceRule.CENTRE, aligned=aligned))
+    recogniser = sface() if model is None else read_model(model)
+    runtime = TorchRuntime(recogniser.spec, recogniser.layout)
+    embeddings = runtime.embed(recogniser.theta, fit_crops(faces.crops, recogniser.spec.input))
+    points = enrolment_sweep(embeddings, faces.labels, counts, target_fmr=target_fmr, seed=seed)
+    return {
+        "model": recogniser.spec.backbone,
+        "dataset_sha256": digest(people),
+        "failed_to_acquire": len(faces.failures),
+        "target_fmr": target_fmr,
+        "seed": seed,
+        "points": [{**dataclasses.asdict(point), "fnmr": point.at_fmr.fnmr} for point in points],
+    }

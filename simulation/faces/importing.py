@@ -22,8 +22,8 @@ from mien.shell.version import software
 from mien.specs import FaceInputSpec
 from simulation.faces.children import end_with_parent
 from simulation.faces.datasets import find_people
-from simulation.faces.manifest import StoreManifest
 from simulation.faces.recordio import RecordArchive
+from simulation.faces.store import StoreManifest
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
 
 SourceKind = Literal["folder", "lfw", "rec"]

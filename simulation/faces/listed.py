@@ -1,4 +1,7 @@
-"""Images that a test protocol's lists name: the lists' texts, and the images in a folder, embedded and hashed."""
+"""Images that a test protocol's lists name: the lists' texts, and the images in a folder, embedded and hashed.
+
+LFW and lists like it name samples of people, in LFW's own folder layout.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from numpy.typing import NDArray
 from mien.backbones import Backbone, build_backbone, load_theta
 from mien.errors import CorruptDataError, EmptyFolderError, NotFoundError
 from mien.evaluation import dataset_digest
+from mien.evaluation.protocols import lfw
 from simulation.faces.embedding import Acquired, embed_images
 from simulation.faces.models import Model
 
@@ -95,3 +99,46 @@ def embed_listed(
         raise EmptyFolderError(f"no image of {what} gives a face: {reasons}; use other images")
     files = [*lists, *zip(names, acquired.digests, strict=True)]
     return Listed(tuple(names), acquired, dataset_digest(files))
+
+
+@dataclass(frozen=True, eq=False)
+class EmbeddedSamples:
+    """Samples with their embeddings (N, D), f(x) + f(mirrored x), and those of which none could be made."""
+
+    samples: list[lfw.LfwSample]
+    embeddings: NDArray[np.float64] = field(repr=False)
+    failed: list[lfw.LfwSample]
+    num_multiple: int
+    dataset_sha256: str
+
+
+def read_pairs(folder: Path) -> lfw.PairList:
+    """Return the pairs of `folder`/protocol/pairs.txt (View 2); raises NotFoundError if it cannot be read."""
+    path = folder / "protocol" / "pairs.txt"
+    try:
+        return lfw.parse_pairs(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise NotFoundError("the LFW pair list pairs.txt cannot be read; complete lfw/protocol") from error
+
+
+def embed_named(
+    backbone: Backbone,
+    images: Path,
+    samples: Sequence[lfw.LfwSample],
+    lists: Sequence[tuple[str, str]],
+    tell: Callable[[str], None],
+    *,
+    what: str,
+    aligned: bool = False,
+) -> EmbeddedSamples:
+    """Return the embeddings of samples in a folder of LFW's layout; arguments and errors as in `embed_listed`."""
+    names = [sample.path for sample in samples]
+    listed = embed_listed(backbone, images, names, lists, tell, what=what, aligned=aligned)
+    acquired = listed.acquired
+    return EmbeddedSamples(
+        [samples[i] for i in acquired.rows],
+        acquired.embeddings,
+        [samples[i] for i in acquired.failed],
+        acquired.num_multiple,
+        listed.dataset_sha256,
+    )

@@ -18,12 +18,10 @@ from device_sdk.faces.crops import fit_crops
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
-from simulation.faces.datasets import digest, find_people
-from simulation.faces.manifest import read_manifest
+from simulation.faces.datasets import digest, find_people, people_of
 from simulation.faces.partitions import Counts, Holding
 from simulation.faces.recordio import RecordArchive
-from simulation.faces.store import CropStore, taken
-from simulation.faces.workbench import people_of
+from simulation.faces.store import CropStore, read_manifest, taken
 
 T = TypeVar("T")
 KEEP_BYTES: Final = 4 << 30

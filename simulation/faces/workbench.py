@@ -20,33 +20,30 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, cast, get_args
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.runtimes.feature_cache import FeatureCache
-from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, DeviceName, TorchRuntime
-from mien.backbones.importers import import_model, with_adapter
-from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
+from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, TorchRuntime
+from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops
 from mien.shell.lock import held
+from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
-from simulation.faces.datasets import LabelledCrops, People, digest, find_people, read_people
+from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
 from simulation.faces.features import KeptFeatures, private_folder
-from simulation.faces.models import Model
-from simulation.faces.pretrained import sface_path
-from simulation.synthetic import SPLITS, committed_faces
+from simulation.faces.models import Model, sface_with_adapter
 
 TRAINABLE: Final = ("adapter.*",)
 """The linear map behind SFace: 16,512 parameters on features of length 128."""
 
 MODEL: Final = "SFace with an adapter"
 FORMAT: Final = 5
-MIN_IMAGES: Final = 4
 _CHUNK: Final = 10
 """Batches between two writes to the disk."""
 
@@ -136,21 +133,6 @@ class Workbench:
         return found
 
 
-def device() -> DeviceName:
-    """Return the device of studies: the CPU, or a GPU where the environment says MIEN_SIM_DEVICE=cuda."""
-    name = os.environ.get("MIEN_SIM_DEVICE", "cpu")
-    if name not in get_args(DeviceName):
-        raise ConfigError(f"MIEN_SIM_DEVICE is {name!r}; it must be one of {', '.join(get_args(DeviceName))}")
-    return cast("DeviceName", name)
-
-
-@functools.cache
-def sface() -> Model:
-    """Return pretrained SFace with an adapter, of which nothing else is trained."""
-    imported = with_adapter(import_model(sface_path().read_bytes(), sface_path().name))
-    return Model(imported.spec, imported.layout, imported.theta)
-
-
 @functools.lru_cache(maxsize=2)
 def open_workbench(faces: Path | None, max_people: int | None = None) -> Workbench:
     """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
@@ -160,7 +142,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None) -> Workben
     """
     people = people_of(faces)
     chosen: People = {name: people[name] for name in sorted(people)[:max_people]}
-    model = sface()
+    model = sface_with_adapter()
     read = _read(chosen, model)
     read.crops.flags.writeable = False  # so that they are hashed once
     dataset = digest(chosen)
@@ -173,19 +155,6 @@ def open_workbench(faces: Path | None, max_people: int | None = None) -> Workben
         read.names,
         dataset,
     )
-
-
-def people_of(faces: Path | None) -> People:
-    """Return everybody in the folder, or all people of the shipped synthetic faces."""
-    if faces is not None:
-        return find_people(faces, min_images=MIN_IMAGES)
-    return {name: files for split in SPLITS for name, files in committed_faces(split).items()}
-
-
-@functools.cache
-def dataset_of(faces: Path | None) -> str:
-    """Return the digest of everybody's files, which names the data set in a study's records."""
-    return digest(people_of(faces))
 
 
 def _read(people: People, model: Model) -> LabelledCrops:
@@ -214,7 +183,7 @@ def _features(crops: Crops, dataset: str) -> FeatureCache:
 
 def _compute(crops: Crops, folder: Path) -> None:
     """Keep the features of these crops; batches are handed out whole, for a crop's last bits depend on its batch."""
-    model = sface()
+    model = sface_with_adapter()
 
     def fill(firsts: NDArray[np.int64]) -> None:
         runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, MODEL))

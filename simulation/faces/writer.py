@@ -23,7 +23,7 @@ from mien.protocol.canonical import to_canonical_json
 from mien.records import to_mapping
 from mien.shell.files import make_folder, read_limited, storage_errors, sync_folder, write_atomically
 from mien.shell.lock import exclusive
-from simulation.faces.manifest import (
+from simulation.faces.store import (
     CROPS,
     FAILURES,
     FILES,

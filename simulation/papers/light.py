@@ -25,8 +25,9 @@ from mien.backbones import Backbone, layout_of
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import Crops
+from simulation.engines.choice import device
 from simulation.faces.models import Model
-from simulation.faces.workbench import TRAINABLE, Workbench, device, open_workbench
+from simulation.faces.workbench import TRAINABLE, Workbench, open_workbench
 
 STAGE: Final = "adapter"
 _PLACES: Final = np.array([1 << 16, 1 << 8, 1], np.int64)

@@ -32,7 +32,7 @@ from simulation.phones.fleet import FleetOptions
 from simulation.phones.notes import ProcessNotes, attempts, summary
 from simulation.phones.usage import peak_bytes
 from simulation.phones.worker import WorkerPlan
-from simulation.runs.folders import refuse_others
+from simulation.runs.records import refuse_others
 
 RECORDS: Final = "records.jsonl"
 FIGURES: Final = "phones.json"

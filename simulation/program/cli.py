@@ -274,13 +274,13 @@ def enrolment(
 
     Example: mien-sim enrolment ./lfw --counts 1,3,5,9
     """
-    from simulation.faces.enrolment import sweep
+    from simulation.faces.folder_protocol import enrolment as measure
 
     try:
         numbers = [int(number) for number in counts.split(",")]
     except ValueError:
         raise ConfigError(f"--counts is {counts!r}; give whole numbers with commas, such as 1,3,5") from None
-    found = sweep(folder, model, numbers, aligned=aligned, target_fmr=fmr, seed=seed)
+    found = measure(folder, model, numbers, aligned=aligned, target_fmr=fmr, seed=seed)
 
     def human() -> None:
         table = Table("pictures", f"missed at FMR {fmr * 100:g} %", "EER", "of comparisons")

@@ -31,16 +31,13 @@ from mien.evaluation import (
     rates_by_group,
 )
 from mien.evaluation.protocols import bins, folders, ijb, lfw, megaface, rfw
-from mien.shell import cli
+from mien.shell import cli, provenance
 from mien.shell.files import read_limited
-from simulation.faces import provenance
 from simulation.faces.datasets import digest, find_people, read_people
 from simulation.faces.embedding import embed_images
 from simulation.faces.folder_protocol import evaluate_folder, operating_points, origin
-from simulation.faces.lfw import EmbeddedSamples, embed_named, embed_samples, read_pairs
-from simulation.faces.listed import Listed, Lists, backbone_of, embed_listed
-from simulation.faces.models import Model
-from simulation.faces.pretrained import read_named
+from simulation.faces.listed import EmbeddedSamples, Listed, Lists, backbone_of, embed_listed, embed_named, read_pairs
+from simulation.faces.models import Model, read_named
 
 MAX_BIN_BYTES: Final = 4 << 30
 TARGET_FPIRS: Final = (0.1, 0.01)
@@ -92,7 +89,8 @@ def evaluate_lfw(model: Model, folder: Path, *, aligned: bool = False) -> Record
 
 def _lfw(model: Model, folder: Path) -> tuple[Record, lfw.LfwResult]:
     pairs = read_pairs(folder)
-    embedded = embed_samples(backbone_of(model), folder, pairs, _tell)
+    lists = [("pairs.txt", pairs.sha256)]
+    embedded = embed_named(backbone_of(model), folder / "images", pairs.samples, lists, _tell, what="LFW")
     result = lfw.evaluate(pairs, embedded.samples, embedded.embeddings, failed=embedded.failed)
     return {
         **origin((lfw.PROTOCOL, lfw.VERSION), "LFW View 2", embedded.dataset_sha256, model),
@@ -387,7 +385,7 @@ def _folder(model: Model, options: Options) -> Record:
     for name, path in (files[i] for i in sample.used):
         used.setdefault(name, []).append(path)
     faces = read_people(used, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=options.aligned))
-    failed = {failure.file for failure in faces.failures}
+    failed = {failure.name for failure in faces.failures}
     rows = np.array([i for i in sample.used if keys[i] not in failed])
     embeddings = np.zeros((len(files), model.spec.input.dim), np.float32)
     embeddings[rows] = load_runtime(model.spec, model.layout).embed(model.theta, faces.crops)

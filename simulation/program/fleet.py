@@ -16,11 +16,10 @@ from rich.table import Table
 
 from mien.errors import ConfigError
 from mien.records import to_mapping
-from mien.shell import cli
+from mien.shell import cli, provenance
 from mien.shell.cli import say
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import TaskSpec
-from simulation.faces import provenance
 from simulation.faces.models import Model, read_model
 from simulation.fleet.comparison import ROWS, Tried, cell, verdict
 from simulation.fleet.costs import round_cost
@@ -33,7 +32,7 @@ from simulation.fleet.summary import summarise, time_to
 from simulation.fleet.traces import Behaviour, Speeds, TracePresence, capacity_of, read_behaviour, read_speeds
 from simulation.fleet.training import Trainer
 from simulation.fleet.windows import DAY_S
-from simulation.runs.folders import only_writer, refuse_others
+from simulation.runs.records import only_writer, refuse_others
 
 OUT: Final = Path("out/fleet")
 SUMMARY: Final = "summary.json"

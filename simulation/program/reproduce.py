@@ -17,8 +17,8 @@ from mien.records import to_mapping
 from mien.shell import cli
 from mien.shell.files import make_folder, write_atomically
 from simulation.runs.experiment import Results, markdown
-from simulation.runs.folders import only_writer, refuse_others
 from simulation.runs.pool import run_all
+from simulation.runs.records import only_writer, refuse_others
 from simulation.runs.reproduced import EXPERIMENTS, MAX_SEEDS, STATE, Options, known
 
 OUT: Final = Path("out/reproduce")

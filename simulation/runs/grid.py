@@ -35,9 +35,8 @@ from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.shell.settings import value_of
 from simulation.faces.sources import data_sha256
 from simulation.runs.experiment import Column, Experiment, Job, Results, Row, Table, read_results
-from simulation.runs.folders import only_writer, refuse_others
 from simulation.runs.pool import run_all
-from simulation.runs.records import num_rounds, settings_sha256
+from simulation.runs.records import num_rounds, only_writer, refuse_others, settings_sha256
 from simulation.runs.spec import RunSpec, describe, from_data, load_data, with_changes
 
 STATE: Final = "sweep.json"

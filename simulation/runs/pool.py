@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from mien.errors import ConfigError, MienError
+from mien.shell import provenance
 from mien.shell.files import make_folder, write_atomically
-from simulation.faces import provenance
 from simulation.faces.children import end_with_parent
 from simulation.runs.experiment import FORMAT, Experiment, Failure, Job, Measure, Results, read_record, read_results
 

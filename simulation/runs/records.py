@@ -11,16 +11,19 @@ that were changed or cut off.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import math
 import os
 import platform
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -31,19 +34,23 @@ from mien.errors import AlreadyExistsError, CorruptDataError, MienError, NotFoun
 from mien.methods.base import ServerState
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
+from mien.shell import provenance
 from mien.shell.files import create_private, make_folder, read_limited, read_private, storage_errors, write_atomically
 from mien.shell.keys import secret_bytes
+from mien.shell.lock import is_taken, lock_file
 from mien.shell.sealing import KEY_BYTES, Sealer
 from simulation.engines.engine import Cohort, Step
-from simulation.faces import provenance
 from simulation.faces.partitions import MAX_SEED
-from simulation.runs.folders import refuse_others
 from simulation.runs.spec import RunSpec, describe
 
 MAX_JSON_BYTES: Final = 16 << 20
 MAX_CHECKPOINT_BYTES: Final = 8 << 30
 FORMAT: Final = 1
 MAX_JOURNAL_BYTES: Final = 256 << 20
+LOCK: Final = "lock"
+WAIT_S: Final = 10.0
+"""Time that a writer waits: what a killed command has started ends a moment after it."""
+_TICK_S: Final = 0.1
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
@@ -328,6 +335,49 @@ def _are_bins(angles: Mapping[str, Any]) -> bool:
 def _is_map(flat: Mapping[str, Any]) -> bool:
     pairs = all(len(point) == 2 for point in flat["points"])
     return pairs and len(flat["people"]) == len(flat["points"]) and flat["kind"] in ("pca", "tsne")
+
+
+# Folders that `--out` names: no command writes over another's records, and one process at a time writes them. It holds
+# a lock, which the kernel frees when the process ends, however it ends.
+
+KNOWN: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "experiment.json": "a run of mien-sim run",
+        "sweep.json": "a sweep",
+        "study.json": "a reproduction",
+        "phones.json": "the records of mien-sim phones",
+        "summary.json": "the records of mien-sim fleet",
+        "leakage.md": "a study of what the server can learn",
+    }
+)
+"""The file by which the folder of each command is known."""
+
+
+def refuse_others(folder: Path, *, but: str = "") -> None:
+    """Raise AlreadyExistsError for a folder that holds a command's records, except those known by the file `but`."""
+    for name, what in KNOWN.items():
+        if name != but and (folder / name).exists():
+            raise AlreadyExistsError(f"{folder} holds {what}, which stay; name another folder with --out")
+
+
+@contextlib.contextmanager
+def only_writer(folder: Path, *, wait_s: float | None = None) -> Iterator[None]:
+    """Be the only process that writes into an existing folder while the block runs.
+
+    Waits `wait_s` seconds (default: `WAIT_S`) for another one; raises AlreadyExistsError, with its number, if it stays.
+    """
+    end = time.monotonic() + (WAIT_S if wait_s is None else wait_s)
+    with lock_file(folder / LOCK) as handle:
+        while not is_taken(handle):
+            if time.monotonic() >= end:
+                who = os.pread(handle, 20, 0).decode("ascii", "replace").strip() or "another one"
+                raise AlreadyExistsError(
+                    f"{folder} is being written by process {who}; wait for it, stop it, or name a new folder with --out"
+                )
+            time.sleep(_TICK_S)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        yield
 
 
 # The folder.

@@ -23,21 +23,19 @@ from mien.layout import Vector, model_id
 from mien.methods import find_method
 from mien.methods.base import Crops, Runtime
 from mien.records import to_mapping
+from mien.shell import provenance
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
-from simulation.engines.choice import InWorker, Place, opened
+from simulation.engines.choice import InWorker, Place, device, opened
 from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, rounds
 from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.engines.sums import epsilon_spent
-from simulation.faces import provenance
 from simulation.faces.features import kept_features
-from simulation.faces.models import Model, read_model, write_model
+from simulation.faces.models import Model, read_model, sface_with_adapter, write_model
 from simulation.faces.partitions import Holding
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
-from simulation.faces.workbench import device, sface
-from simulation.runs.folders import only_writer
 from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
-from simulation.runs.records import Header, RunFolder, read_json, to_json
+from simulation.runs.records import Header, RunFolder, only_writer, read_json, to_json
 from simulation.runs.spec import ModelSource, Plan, RunSpec, describe, make_plan
 
 
@@ -184,7 +182,7 @@ def _map(spec: RunSpec, runtime: TorchRuntime, theta: Vector, faces: Faces) -> M
 def model_of(source: ModelSource, root: Path) -> Model:
     """Return the model that an experiment starts from; raises as `read_model` and `build_backbone` do."""
     if source.source == "sface":
-        return sface()
+        return sface_with_adapter()
     if source.source == "folder":
         return read_model(root / source.path)
     backbone = build_backbone(source.backbone, dim=source.dim, seed=source.seed)

@@ -15,7 +15,7 @@ from mien.backbones.importers import import_model
 from mien.layout import model_id
 from mien.methods.base import Crops, Embeddings
 from mien.specs import Threshold
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 
 OWNER, STRANGER = "asian_0007", "caucasian_0002"

@@ -30,7 +30,7 @@ from device_sdk.storage.keystore import FileKeyStore
 from mien.backbones.importers import import_model, with_adapter
 from mien.log.audit import Anchor
 from mien.shell.clock import Clock
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 from tests.frozen.make import EXPERIMENT, GUEST, HEAD_BYTES, NUM_ENROLLED, OWNERS, PASSWORD, TAIL_BYTES
 from tests.frozen.programs import call, run

@@ -34,8 +34,8 @@ from simulation.demo.people import synthetic_people
 from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, run_task
 from simulation.engines.runtimes import PublicOnly
 from simulation.faces.datasets import LabelledCrops, People, read_people
-from simulation.faces.lfw import read_pairs
-from simulation.faces.pretrained import sface_path
+from simulation.faces.listed import read_pairs
+from simulation.faces.models import sface_path
 
 HERE: Final = Path(__file__).resolve().parent
 NUM_PHONES: Final = 10

@@ -19,7 +19,8 @@ from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import RoundRecord, run_task
 from simulation.engines.runtimes import OncePerRound
-from simulation.faces.workbench import Workbench, dataset_of, open_workbench
+from simulation.faces.datasets import dataset_of
+from simulation.faces.workbench import Workbench, open_workbench
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables
 

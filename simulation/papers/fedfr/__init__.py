@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from simulation.faces.workbench import dataset_of
+from simulation.faces.datasets import dataset_of
 from simulation.papers.fedfr.figures import generic_figures, personal_figures
 from simulation.papers.fedfr.split import Split
 from simulation.papers.fedfr.systems import SYSTEMS

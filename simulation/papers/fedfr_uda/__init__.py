@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.records import parse_toml
-from simulation.faces.workbench import dataset_of
+from simulation.faces.datasets import dataset_of
 from simulation.papers.fedfr_uda.faces import prepared
 from simulation.papers.fedfr_uda.run import measure
 from simulation.runs.experiment import Claim, Column, Experiment, Row, Table

@@ -8,15 +8,14 @@ from typing import Annotated, Final
 import typer
 
 from mien.errors import NotFoundError
-from mien.shell import cli
+from mien.shell import cli, provenance
 from mien.shell.files import make_folder, write_atomically
-from simulation.faces import provenance
 from simulation.faces.datasets import digest, find_people
 from simulation.papers.leakage import study as leakage
 from simulation.papers.leakage.setting import FULL, MIN_PHOTOS, QUICK
 from simulation.papers.leakage.tables import markdown
-from simulation.runs.folders import only_writer, refuse_others
 from simulation.runs.pool import run_all
+from simulation.runs.records import only_writer, refuse_others
 
 TABLES: Final = "leakage.md"
 

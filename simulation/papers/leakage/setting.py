@@ -20,7 +20,7 @@ from mien.errors import EmptyFolderError
 from mien.evaluation import normalise
 from mien.methods.base import Crops
 from simulation.faces.datasets import find_people, read_people
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 
 CACHE_BYTES: Final = 1 << 30

@@ -22,7 +22,8 @@ from mien.methods.pfm_fv import HISTORY, weight_of
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import RoundRecord, run_task
-from simulation.faces.workbench import Workbench, dataset_of
+from simulation.faces.datasets import dataset_of
+from simulation.faces.workbench import Workbench
 from simulation.papers.light import open_light_workbench
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables

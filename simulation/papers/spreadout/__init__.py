@@ -16,7 +16,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from simulation.faces.workbench import dataset_of
+from simulation.faces.datasets import dataset_of
 from simulation.papers.spreadout.populations import population_of
 from simulation.papers.spreadout.runs import measure
 from simulation.runs.experiment import Experiment

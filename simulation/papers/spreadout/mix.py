@@ -21,8 +21,8 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.errors import InputError, MienError
 from mien.shell import cli
 from mien.shell.files import make_folder
-from simulation.faces.datasets import People, find_people
-from simulation.faces.workbench import MIN_IMAGES, sface
+from simulation.faces.datasets import MIN_IMAGES, People, find_people
+from simulation.faces.models import sface_with_adapter
 from simulation.papers.spreadout.runs import MAX_IMAGES
 
 PHONE_IMAGES: Final = 10
@@ -55,7 +55,7 @@ def _link(files: Sequence[Path], folder: Path) -> None:
 
 def _align(people: People, out: Path) -> None:
     """Write up to ten aligned crops of each person, as PNG: nothing is lost between here and the features."""
-    pipeline = FacePipeline(sface().spec.input, None, ChoiceRule.CENTRE)
+    pipeline = FacePipeline(sface_with_adapter().spec.input, None, ChoiceRule.CENTRE)
     for name, files in people.items():
         folder = out / name
         if folder.is_dir():

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import EmptyFolderError
-from simulation.faces.workbench import people_of
+from simulation.faces.datasets import people_of
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ NO_READER: Final = {
     "device_sdk.faces.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
     "simulation.papers.demo.tune:LfwCrops.read": "a folder of pictures",
-    "simulation.faces.lfw:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
+    "simulation.faces.listed:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
     "simulation.runs.spec:load": "a file of simulation.runs.spec:parse",
     "simulation.runs.spec:load_data": "a file of simulation.runs.spec:parse_data",
     "simulation.runs.grid:load_sweep": "a file of simulation.runs.spec:parse_data",
@@ -593,7 +593,7 @@ PHONES_PLAN: Final = b'{"invites": ["mien://join?"], "folder": "m", "options": {
 
 def _of_data_sets() -> dict[str, Reader]:
     """Data sets of which one file is changed, opened and read to their end; and the journal of an import."""
-    from simulation.faces import manifest, writer
+    from simulation.faces import store, writer
     from simulation.faces.store import CropStore
 
     terms, whole = writer.StoreTerms("CC0", "made up", is_synthetic=True), dict[str, bytes]()
@@ -625,13 +625,13 @@ def _of_data_sets() -> dict[str, Reader]:
             return resumed.finish("")
 
     return {
-        "simulation.faces.manifest:read_manifest": Reader(opened(manifest.MANIFEST), [whole[manifest.MANIFEST]]),
+        "simulation.faces.store:read_manifest": Reader(opened(store.MANIFEST), [whole[store.MANIFEST]]),
         **{
             f"+simulation.faces.store:CropStore {n}": Reader(opened(n), [d])
             for n, d in whole.items()
             if n.endswith("t")
         },
-        "+simulation.faces.store:CropStore index": Reader(opened(manifest.INDEX), [whole[manifest.INDEX]]),
+        "+simulation.faces.store:CropStore index": Reader(opened(store.INDEX), [whole[store.INDEX]]),
         "+simulation.faces.writer:StoreWriter journal": Reader(through(writer.JOURNAL, go_on), [journal]),
     }
 

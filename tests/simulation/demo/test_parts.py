@@ -34,11 +34,11 @@ from mien.errors import (
 )
 from mien.evaluation import Comparisons, normalise
 from mien.evaluation.protocols.folders import PairSample, sample_pairs
+from mien.shell import provenance
 from mien.specs import FaceInputSpec
 from simulation.demo import measure, outcome, people, programs, run
 from simulation.demo.programs import Programs, free_ports
 from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
-from simulation.faces import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people
 from simulation.synthetic import committed_faces
 from simulation.testing import free_port
@@ -544,7 +544,7 @@ class TestOwnSample:
         keys = [f"{p.parent.name}/{p.name}" for p in sorted(lfw_like.rglob("*.jpg"))]
         drawn = sample_pairs(keys, [k.split("/")[0] for k in keys], num_mated=150, num_non_mated=150, seed=0)
         lost = {keys[i] for i in (0, 50, 119)}
-        assert {failure.file for failure in sample.faces.failures} <= lost
+        assert {failure.name for failure in sample.faces.failures} <= lost
         assert sample.faces.failures
         pipeline = FacePipeline(SPEC, policy=None, choice=ChoiceRule.CENTRE)
         crops = {k: pipeline.acquire_file(lfw_like / k).crop for k in keys if k not in lost}

@@ -132,7 +132,7 @@ class TestReadPeople:
         assert read.labels.tolist() == [1, 1, 2, 2]
         assert read.crops.shape == (4, 112, 112, 3)
         assert read.crops.dtype == np.uint8
-        assert {(f.file, f.code) for f in read.failures} == {
+        assert {(f.name, f.code) for f in read.failures} == {
             ("hidden/no_face.jpg", "no_face"),
             ("person0/a_broken.jpg", "image"),
             ("person0/b_text.png", "image"),
@@ -167,7 +167,7 @@ class TestReadPeople:
         assert cv2.imwrite(str(tmp_path / "ada" / "1.png"), crop[:50])
         read = read_people(find_people(tmp_path), FacePipeline(SPEC, policy=None, aligned=True))
         assert np.array_equal(read.crops, crop[None])
-        assert [(f.file, f.code) for f in read.failures] == [("ada/1.png", "image")]
+        assert [(f.name, f.code) for f in read.failures] == [("ada/1.png", "image")]
 
     def test_repr_shows_no_faces(self, tmp_path: Path, pipeline: FacePipeline) -> None:
         fill(tmp_path, 1, 1)

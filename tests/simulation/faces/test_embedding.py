@@ -12,7 +12,7 @@ from mien.backbones import build_backbone
 from mien.backbones.importers import import_sface
 from mien.evaluation.protocols import lfw
 from simulation.faces.embedding import embed_flip_sum, embed_images
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import sface_path
 
 pytestmark = pytest.mark.numerics
 

@@ -18,8 +18,7 @@ import pytest
 
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, NotFoundError
 from simulation.faces.importing import ImportSource, import_faces
-from simulation.faces.manifest import CROPS, MANIFEST, StoreManifest
-from simulation.faces.store import CropStore
+from simulation.faces.store import CROPS, MANIFEST, CropStore, StoreManifest
 from simulation.faces.writer import JOURNAL, PART, Imported, StoreTerms, StoreWriter
 from simulation.synthetic import committed_faces
 from tests.device_sdk.made_up_people import noise_crops

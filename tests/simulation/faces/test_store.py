@@ -26,10 +26,9 @@ from mien.errors import (
 from mien.specs import FaceInputSpec
 from simulation.engines.population import num_images
 from simulation.faces.importing import ImportSource, import_faces
-from simulation.faces.manifest import CROPS, FAILURES, FILES, INDEX, MANIFEST, NAMES
 from simulation.faces.partitions import Holding, PartitionSpec, build
 from simulation.faces.sources import ClientFaces, FacesSource, Reader, counts_of, data_sha256, images_of, is_there
-from simulation.faces.store import CropStore, StoreCrops, taken
+from simulation.faces.store import CROPS, FAILURES, FILES, INDEX, MANIFEST, NAMES, CropStore, StoreCrops, taken
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
 from tests.device_sdk.made_up_people import noise_crops
 from tests.helpers import ROOT

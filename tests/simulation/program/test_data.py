@@ -10,8 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError
-from simulation.faces.manifest import CROPS
-from simulation.faces.store import CropStore
+from simulation.faces.store import CROPS, CropStore
 from simulation.program.cli import app
 from tests.simulation.faces.archives import PEOPLE, folder_of_people
 

@@ -24,8 +24,7 @@ from mien.evaluation.protocols import bins, folders, ijb, lfw, megaface, rfw
 from simulation.faces.embedding import embed_flip_sum, embed_images
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.listed import backbone_of
-from simulation.faces.models import Model
-from simulation.faces.pretrained import sface
+from simulation.faces.models import Model, sface
 from simulation.program.cli import app
 from simulation.program.evaluate import PROTOCOLS, Options, evaluate_lfw, measure
 from simulation.synthetic import committed_faces

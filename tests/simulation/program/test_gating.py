@@ -15,8 +15,7 @@ from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Evidence, judge
 from mien.records import from_mapping, to_mapping
 from mien.specs import GateSpec
-from simulation.faces.models import Model, write_model
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import Model, sface_path, write_model
 from simulation.program import worker
 from simulation.program.gating import EvaluationSet, gather
 from tests.simulation.program.test_worker import people_in

@@ -31,8 +31,7 @@ from mien.errors import (
 from mien.layout import ParameterLayout
 from simulation.faces.datasets import digest, find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
-from simulation.faces.models import Model, read_model, write_model
-from simulation.faces.pretrained import sface_path
+from simulation.faces.models import Model, read_model, sface_path, write_model
 from simulation.program import cli as sim
 from simulation.program import worker
 from simulation.program.evaluate import evaluate_lfw

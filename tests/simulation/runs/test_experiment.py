@@ -28,8 +28,7 @@ from simulation.engines.engine import Cohort, RoundRecord, Step
 from simulation.engines.sums import epsilon_spent
 from simulation.faces.models import read_model
 from simulation.pages.run_page import run_page
-from simulation.runs.folders import only_writer
-from simulation.runs.records import Header, RunFolder
+from simulation.runs.records import Header, RunFolder, only_writer
 from simulation.runs.run import model_of, run_experiment
 from simulation.runs.spec import describe, dry_plan, load, parse, with_changes
 from tests.simulation.standing import killed_in_its_second_round
@@ -298,7 +297,7 @@ def test_a_run_that_came_to_no_round_blocks_nothing(tmp_path: Path, monkeypatch:
 def test_a_run_waits_for_whoever_writes_its_folder_and_then_says_who(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.runs.folders.WAIT_S", 0.0)
+    monkeypatch.setattr("simulation.runs.records.WAIT_S", 0.0)
     (tmp_path / "run").mkdir()
     with only_writer(tmp_path / "run"), pytest.raises(AlreadyExistsError, match=f"process {os.getpid()}"):
         run_experiment(parse(SMALL), tmp_path / "run", tmp_path, tell=quiet)

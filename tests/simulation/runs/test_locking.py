@@ -16,11 +16,11 @@ from mien.errors import AlreadyExistsError
 from simulation.program import reproduce
 from simulation.program.cli import app
 from simulation.runs import reproduced
-from simulation.runs.folders import LOCK, only_writer
+from simulation.runs.records import LOCK, only_writer
 from tests.simulation.runs.test_experiment import SMALL
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from simulation.runs.folders import only_writer\n"
+    "import sys, time; from pathlib import Path; from simulation.runs.records import only_writer\n"
     "with only_writer(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
 )
 TASK = 'name = "small"\nmethod = "fedavg"\nrounds = 5\n[cohort]\nsize = 8\nmin_reports = 6\n[privacy]\nmin_cohort = 6\n'
@@ -50,7 +50,7 @@ def test_a_second_writer_is_told_who_writes_and_a_killed_one_holds_nothing(tmp_p
 def test_no_command_writes_into_a_folder_that_another_process_writes(
     verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulation.runs.folders.WAIT_S", 0.0)
+    monkeypatch.setattr("simulation.runs.records.WAIT_S", 0.0)
     files = {"experiment": tmp_path / "small.toml", "task": tmp_path / "task.toml"}
     files["experiment"].write_text(SMALL)
     files["task"].write_text(TASK)

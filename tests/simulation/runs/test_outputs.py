@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from mien.errors import TABLE, AlreadyExistsError
 from simulation.program.cli import app
-from simulation.runs.folders import KNOWN
+from simulation.runs.records import KNOWN
 
 EXPERIMENT = "simulation/papers/fedface/phones.toml"
 TASK = "name = 'tiny'\nrounds = 2\n[cohort]\nsize = 8\nmin_reports = 6\n[privacy]\nmin_cohort = 6\n"

@@ -159,7 +159,7 @@ class TestCommittedFaces:
         from mien.evaluation.scores import all_pairs
         from mien.evaluation.verification import det_curve, equal_error_rate
         from simulation.faces.datasets import read_people
-        from simulation.faces.pretrained import sface_path
+        from simulation.faces.models import sface_path
 
         backbone, _ = import_sface(sface_path().read_bytes())
         backbone.eval()
