@@ -65,6 +65,11 @@ def say(text: str) -> None:
     OUT.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
+def tell(text: str) -> None:
+    """Print a line on stderr as it is: for progress."""
+    ERR.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def warn(message: str) -> None:
     """Print a warning on stderr."""
     ERR.print("[bold yellow]warning[/]: ", end="", highlight=False)

@@ -1,6 +1,7 @@
 """Rounds of a task without a network: the same method halves as on phones and coordinator, in a loop.
 
-How a cohort's devices are run is an engine's business (`simulation.engines`); what they make is the same.
+Cohorts of an asynchronous task overlap, by `mien.rounds.buffered` and without a clock. How a cohort's devices are run
+is an engine's business (`simulation.engines`); what they make is the same.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
-from mien.rounds.buffered import staleness, weighed
+from mien.rounds.buffered import Flight, is_overdue, may_open, staleness, weighed
 from mien.specs import TaskSpec
 from simulation.engines.base import (
     Cohort,
@@ -29,7 +30,7 @@ from simulation.engines.base import (
     device_seed,
     received,
 )
-from simulation.engines.overlap import OLDEST_FIRST, Overlap, overlapping
+from simulation.engines.population import without
 from simulation.engines.sums import CohortSum, Sums, cohort_sum
 
 __all__ = [
@@ -47,6 +48,25 @@ __all__ = [
 
 PERMUTED_UP_TO: Final = 10_000
 """Phones that are all put into an order to draw a cohort; of more, only the drawn ones are touched."""
+
+T = TypeVar("T")
+Choose = Callable[[TaskSpec, Sequence[str], int], tuple[str, ...]]
+
+
+def oldest(flights: Sequence[Flight]) -> int:
+    """Return the number of the cohort that was formed first: each is then `max_concurrency` - 1 models behind."""
+    return min(flight.number for flight in flights)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The order of sums: `lands` gives the next one's number. `choose` draws cohorts, unless as in other rounds."""
+
+    lands: Callable[[Sequence[Flight]], int] = oldest
+    choose: Choose | None = None
+
+
+OLDEST_FIRST: Final = Overlap()
 
 
 @dataclass(frozen=True)
@@ -175,7 +195,7 @@ def _asynchronous_rounds(
     def train(number: int, devices: tuple[str, ...]) -> RoundResult:
         return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
 
-    landings = overlapping(task, cohort.names, select, overlap, train)
+    landings = overlapping(task, cohort.names, overlap, train)
     for version, landing in enumerate(landings):
         trained = landing.trained
         cohort = replace(cohort, private={**cohort.private, **trained.private})
@@ -194,6 +214,55 @@ def select(task: TaskSpec, devices: Sequence[str], number: int) -> tuple[str, ..
     else:
         chosen = rng.choice(len(devices), size, replace=False, shuffle=False)
     return tuple(devices[int(i)] for i in np.sort(chosen))
+
+
+@dataclass(frozen=True)
+class InFlight(Generic[T]):
+    """A cohort under way: its devices, and what they made of its base."""
+
+    flight: Flight
+    devices: tuple[str, ...]
+    trained: T = field(repr=False)
+
+    @property
+    def base(self) -> int:
+        """Number of models that the task had made when this cohort was formed."""
+        assert self.flight.base is not None
+        return self.flight.base
+
+
+def overlapping(
+    task: TaskSpec,
+    everybody: Sequence[str],
+    overlap: Overlap,
+    train: Callable[[int, tuple[str, ...]], T],
+) -> Iterator[InFlight[T]]:
+    """Yield cohorts in the order in which their sums are applied, one for each model.
+
+    Whoever iterates makes the model before it goes on: `train` is called with a cohort's number and devices when it is
+    formed, and works on the model that is newest then. A device is in one cohort at a time. `everybody` is in order of
+    name. What is too stale is discarded. Raises ConfigError for fewer devices than one cohort needs.
+    """
+    spec = task.asynchronous
+    assert spec is not None
+    under_way: list[InFlight[T]] = []
+    number = 0
+    for version in range(task.rounds):
+        under_way = [each for each in under_way if not is_overdue(spec, version, each.base)]
+        while may_open(task, version, [each.flight for each in under_way]):
+            busy = {device for each in under_way for device in each.devices}
+            idle = without(everybody, busy)
+            if len(idle) < task.cohort.min_reports:
+                break
+            number += 1
+            devices = (overlap.choose or select)(task, idle, number)
+            under_way.append(InFlight(Flight(number, version), devices, train(number, devices)))
+        if not under_way:
+            raise ConfigError(f"a cohort needs cohort.min_reports ({task.cohort.min_reports}) clients; add clients")
+        wanted = overlap.lands([each.flight for each in under_way])
+        landing = next(each for each in under_way if each.flight.number == wanted)
+        under_way.remove(landing)
+        yield landing
 
 
 def as_engine(engine: Engine | Runtime) -> Engine:

@@ -34,7 +34,7 @@ from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Propert
 from mien.specs import TaskSpec
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
 from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
-from simulation.engines.stacking import (
+from simulation.engines.stacked import (
     Bank,
     Member,
     OwnTensors,

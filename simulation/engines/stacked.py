@@ -1,23 +1,41 @@
-"""The engine that trains many clients' weights as one batched tensor program.
+"""The engine that trains many clients' weights as one batched tensor program, and its stacks.
 
-Device halves are the methods' own; only what they want trained is gathered (`batched`) and trained together
-(`stacking`), as many clients at once as fit into `memory_bytes`. What cannot be stacked is trained by itself.
+Device halves are the methods' own; only what they want trained is gathered (`batched`) and trained together, as many
+clients at once as fit into `memory_bytes`. What cannot be stacked is trained by itself. In a stack the weights of many
+devices lie in one tensor, and every step is one batched program.
+
+The steps are those of `TorchRuntime`: the same batches in the same order, the same losses, the same optimiser. A stack
+takes trainings of one kind (`kind_of`); batches of unequal length are filled up with images of weight 0, where the loss
+knows weights, and only equal ones are stacked where it does not.
+
+Suffixes of tensors: C clients, B batch, N images, P elements of the trained part, D embedding, I inputs, O outputs.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
-from device_sdk.runtimes.schedule import Batch
-from device_sdk.runtimes.torch_runtime import TorchRuntime
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
+
+from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images, takes_sample_weight
+from device_sdk.runtimes.schedule import Batch, batches
+from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Sgd, TorchRuntime, Trunk
+from mien.contribution import Arrays
 from mien.errors import ConfigError
-from mien.methods.base import TrainingJob
+from mien.layout import ParameterPart
+from mien.methods.base import Objective, Trained, TrainingJob
+from mien.objectives.heads import l2_normalise
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
-from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
-from simulation.engines.stacking import Member, Stack, batches_of, kind_of, why_not_stacked
+from simulation.engines.batched import BatchedEngine, Device, Embedder, Rows, room_bytes
 
 MEMORY_BYTES: Final = 256 * 2**20
 MAX_CLIENTS: Final = 128
@@ -25,6 +43,9 @@ MAX_CLIENTS: Final = 128
 _VECTORS: Final = 6
 # A client with more than so many times another's images is not stacked with it: the shorter would be mostly filling.
 _RAGGED: Final = 1.5
+WEIGHT: Final = "sample_weight"
+Chosen = tuple[NDArray[np.int64], NDArray[np.bool_]]
+"""Some of a client's images, by number, and which of them are mirrored."""
 
 
 def why_not_in_stacks(runtime: TorchRuntime) -> str:
@@ -141,3 +162,409 @@ def _of_like_length(alike: Sequence[_Waiting]) -> Iterator[list[_Waiting]]:
             run = []
         run.append(waiting)
     yield run
+
+
+# Many devices' trainings as one.
+
+
+@dataclass(frozen=True)
+class Member:
+    """One training of a stack: the job, its batches, and its crops' features."""
+
+    job: TrainingJob
+    batches: tuple[Batch, ...] = field(repr=False)
+    rows: Rows = field(repr=False)
+
+    @property
+    def num_images(self) -> int:
+        """Number of crops it trains on."""
+        return len(self.job.crops)
+
+
+def why_not_stacked(objective: Objective, batch_norm: str) -> str:
+    """Return why such a training cannot be stacked with others, in words; empty where it can."""
+    if not is_mean_over_images(objective.name):
+        return f"objective {objective.name} compares the images of a batch, whose numbers of each kind differ"
+    if batch_norm == "train":
+        return "local.batch_norm is 'train': BatchNorm would learn from all clients together"
+    return ""
+
+
+def batches_of(job: TrainingJob) -> tuple[Batch, ...]:
+    """Return the batches of a job, which its seed draws."""
+    return tuple(batches(job.local, len(job.crops), np.random.default_rng(job.seed)))
+
+
+def kind_of(job: TrainingJob, planned: Sequence[Batch]) -> Hashable:
+    """Return what trainings of one stack have in common: all but numbers and, where the loss knows weights, lengths."""
+    objective, rule = job.objective, job.objective.step_rule
+    lengths: tuple[int, ...] = ()
+    if not takes_sample_weight(objective.name):
+        lengths = (len(job.crops), *map(len, planned))
+    return (
+        id(job.theta),
+        job.part.names,
+        objective.name,
+        tuple(sorted(objective.constants.items())),
+        objective.unit_norm,
+        tuple((name, values.shape) for name, values in objective.private.items()),
+        tuple((name, values.shape) for name, values in objective.fixed.items()),
+        tuple((name, values.shape[1:]) for name, values in objective.per_crop.items()),
+        tuple(objective.velocity),
+        (rule.gradient_scale, rule.proximal, None if rule.offset is None else rule.offset.shape),
+        job.local,
+        tuple(batch.rate for batch in planned),
+        lengths,
+    )
+
+
+def trained_parameters(trunk: Trunk, part: ParameterPart) -> dict[str, Tensor]:
+    """Return the backbone's parameters of a part, by name; its buffers are no parameters."""
+    parameters = dict(trunk.backbone.named_parameters())
+    return {name: parameters[name] for name in part.names if name in parameters}
+
+
+class OwnTensors:
+    """Clients' tensors beside the model, stacked: the private ones that they train, and what is fixed."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        objectives = [member.job.objective for member in members]
+        self._objective, self._num_clients = objectives[0], len(members)
+        self._loss = find_loss(self._objective.name)
+        self.fixed = _stacked([objective.fixed for objective in objectives], device)
+        self.private = _stacked([objective.private for objective in objectives], device)
+        for tensor in self.private.values():
+            tensor.requires_grad_()
+        self._sgd = Sgd.of_private(self.tensors, members[0].job.local)
+        begun = _stacked([objective.velocity for objective in objectives], device)
+        for name, velocity in zip(self.private, self._sgd.velocities, strict=True):
+            if name in begun:
+                velocity.copy_(begun[name])
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The private tensors in order."""
+        return list(self.private.values())
+
+    def loss(self, emb_BD: Tensor, private: Tensors, fixed: Tensors, rows: Tensors, mirrored_B: Tensor) -> Tensor:
+        """Return one client's loss, for use in a batched program."""
+        return self._loss(LossInput(emb_BD, private, rows, self._objective.constants, fixed, mirrored_B))
+
+    def losses(self, emb_CBD: Tensor, rows: Tensors, mirrored_CB: Tensor) -> Tensor:
+        """Return clients' losses (C,) of their embeddings."""
+        losses_C: Tensor = torch.vmap(self.loss)(emb_CBD, self.private, self.fixed, rows, mirrored_CB)
+        return losses_C
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor | None], rate: float) -> None:
+        """Take the private tensors' gradients."""
+        self._sgd.step(gradients, rate)
+        for name in self._objective.unit_norm:
+            self.private[name].copy_(l2_normalise(self.private[name]))
+
+    def arrays(self) -> list[tuple[Arrays, Arrays]]:
+        """Return each client's private tensors and their momentum, as they are now."""
+        private = {name: tensor.detach().cpu().numpy() for name, tensor in self.private.items()}
+        velocity = {name: each.cpu().numpy() for name, each in zip(private, self._sgd.velocities, strict=True)}
+        return [(_row(private, c), _row(velocity, c)) for c in range(self._num_clients)]
+
+
+class Stack:
+    """Trainings of one kind, on the model that the trunk's backbone holds now."""
+
+    def __init__(self, trunk: Trunk, members: Sequence[Member]) -> None:
+        self._trunk = trunk
+        self._members = members
+        self._job = members[0].job
+        self._tail = Tail(trunk)
+        self._bank = Bank(members, trunk.device)
+        self._own = OwnTensors(members, trunk.device)
+        self._received = torch.from_numpy(self._job.part.gather(self._job.theta)).to(trunk.device)
+        self._values_CP = self._received.repeat(len(members), 1)
+        # `data`, not `detach`: pieces that know nothing of each other, since some are stepped while others are needed.
+        self._weights = {name: piece.data.requires_grad_() for name, piece in self._pieces(self._values_CP).items()}
+        self._sgd = self._optimiser()
+        self._stepping = self._steps_within()
+        self._uses: dict[str, int] = {}
+        self._is_finite = torch.ones(len(members), dtype=torch.bool, device=trunk.device)
+
+    def run(self) -> list[Trained | None]:
+        """Return what each training leaves, in order; None for one that is not finite."""
+        before_C = self._losses_before()
+        for number in range(len(self._members[0].batches)):
+            self._step(number)
+        after_C = self._losses_after()
+        self._is_finite &= torch.isfinite(self._values_CP.sum(1))  # a sum with NaN or infinity in it is none either
+        values_CP = self._values_CP.cpu().numpy()
+        ends = zip(self._own.arrays(), before_C.tolist(), after_C.tolist(), self._is_finite.tolist(), strict=True)
+        return [
+            Trained(
+                self._job.part,
+                self._job.theta,
+                values_CP[c],
+                private=private,
+                loss_before=before,
+                loss_after=after,
+                num_steps=len(self._members[0].batches),
+                velocity=velocity,
+            )
+            if is_finite
+            else None
+            for c, ((private, velocity), before, after, is_finite) in enumerate(ends)
+        ]
+
+    def _pieces(self, values_CP: Tensor) -> dict[str, Tensor]:
+        """Return the trained parameters' own pieces (C, ...) of rows like the part's; buffers are left out."""
+        trained, sizes = trained_parameters(self._trunk, self._job.part), self._job.part.layout.sizes
+        pieces, position = {}, 0
+        for name in self._job.part.names:
+            if name in trained:
+                piece = values_CP[:, position : position + sizes[name]]
+                pieces[name] = piece.view(len(values_CP), *trained[name].shape)
+            position += sizes[name]
+        return pieces
+
+    def _optimiser(self) -> Sgd:
+        """Return that of the part's parameters, under the objectives' rule."""
+        local, rule = self._job.local, self._job.objective.step_rule
+        weights = list(self._weights.values())
+        sgd = Sgd(weights, local.lr, local.momentum, local.weight_decay, rule.gradient_scale)
+        offsets = [member.job.objective.step_rule.offset for member in self._members]
+        if rule.offset is not None:
+            stacked = torch.from_numpy(np.stack([offset for offset in offsets if offset is not None]))
+            sgd.offsets = list(self._pieces(stacked.to(self._trunk.device)).values())
+        if rule.proximal:
+            sgd.proximal = rule.proximal
+            sgd.received = list(self._pieces(self._received[None]).values())
+        return sgd
+
+    def _steps_within(self) -> frozenset[str]:
+        """Return the weights of linear maps, which take plain steps of SGD within the backward pass."""
+        local, rule = self._job.local, self._job.objective.step_rule
+        if local.momentum or local.weight_decay or not rule.changes_nothing:
+            return frozenset()
+        maps = {f"{name}.weight" for name, module in self._trunk.backbone.named_modules() if type(module) is nn.Linear}
+        return frozenset(maps & self._weights.keys())
+
+    def _step(self, number: int) -> None:
+        images, rate = self._bank.batch(number), self._members[0].batches[number].rate
+        losses_C = self._losses(*images, rate=rate * self._job.local.lr)
+        if any(uses > 1 for uses in self._uses.values()):
+            self._stepping = frozenset()
+            losses_C = self._losses(*images)
+        self._is_finite &= torch.isfinite(losses_C.detach())
+        losses_C.sum().backward()  # type: ignore[no-untyped-call]
+        self._sgd.step(_taken_gradients(self._sgd.tensors), rate)
+        self._own.step(_taken_gradients(self._own.tensors), rate)
+
+    def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor, *, rate: float = 0.0) -> Tensor:
+        """Return clients' losses (C,) by one batched program of their weights, tensors and images.
+
+        With a `rate` their backward pass is also the step of the weights in `_stepping`.
+        """
+
+        def loss_of(
+            weights: Tensors, private: Tensors, fixed: Tensors, rows: Tensors, x_B: Tensor, mirrored_B: Tensor
+        ) -> Tensor:
+            stepping = {name: weights[name] for name in self._stepping} if rate else {}
+            with LinearMaps(stepping, rate) as maps:
+                emb_BD = functional_call(self._tail, dict(self._tail.named(weights)), (x_B,))
+            self._uses = maps.uses
+            return self._own.loss(emb_BD, private, fixed, rows, mirrored_B)
+
+        own = self._own
+        losses_C: Tensor = torch.vmap(loss_of)(self._weights, own.private, own.fixed, rows, x_CB, mirrored_CB)
+        return losses_C
+
+    @torch.no_grad()
+    def _losses_before(self) -> Tensor:
+        """Return the losses over all crops as they are: all clients have the same weights yet."""
+        x_CN, rows, mirrored_CN = self._bank.everything()
+        emb_RD = torch.cat([self._tail(piece) for piece in torch.split(x_CN.flatten(0, 1), 8 * TAIL_BATCH)])
+        return self._own.losses(emb_RD.reshape(*x_CN.shape[:2], -1), rows, mirrored_CN)
+
+    @torch.no_grad()
+    def _losses_after(self) -> Tensor:
+        return self._losses(*self._bank.everything())
+
+
+class Tail(nn.Module):
+    """The stages behind a trunk as a module of their own, so that other weights can be put in the place of its own."""
+
+    def __init__(self, trunk: Trunk) -> None:
+        super().__init__()
+        self.backbone = trunk.backbone
+        self._split = trunk.split
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the embeddings (B, D) of a batch of features, in float32 whatever they were multiplied in."""
+        return self.backbone.tail(x, self._split).float()
+
+    def named(self, weights: Tensors) -> Tensors:
+        """Return the backbone's tensors by their names in this module."""
+        return {f"backbone.{name}": tensor for name, tensor in weights.items()}
+
+
+class Bank:
+    """A stack's images and what goes with each, laid end to end, and the batches as indices into them."""
+
+    def __init__(self, members: Sequence[Member], device: torch.device) -> None:
+        self._members = members
+        self._device = device
+        self._features = torch.cat([member.rows.features for member in members])
+        self._starts = _starts([len(member.rows.features) for member in members])
+        self._row_starts = _starts([member.num_images for member in members])
+        per_crop = [member.job.objective.per_crop for member in members]
+        self._per_crop = {
+            name: torch.from_numpy(np.concatenate([np.asarray(each[name], np.float32) for each in per_crop])).to(device)
+            for name in per_crop[0]
+        }
+
+    def batch(self, number: int) -> tuple[Tensor, Tensors, Tensor]:
+        """Return the images of step `number` (C, B, ...), their rows, and which are mirrored (C, B)."""
+        return self._taken(self.step(number))
+
+    def everything(self) -> tuple[Tensor, Tensors, Tensor]:
+        """Return all images as they are (C, N, ...), their rows, and that none is mirrored."""
+        return self._taken([(np.arange(m.num_images), np.zeros(m.num_images, np.bool_)) for m in self._members])
+
+    def step(self, number: int) -> list[Chosen]:
+        """Return which images step `number` takes of each member, and which of them it mirrors."""
+        return [(member.batches[number].indices, member.batches[number].flipped) for member in self._members]
+
+    def images(self, chosen: Sequence[Chosen]) -> Tensor:
+        """Return the chosen images (R, ...) end to end, with nothing between one member's and the next one's."""
+        places = [
+            start + member.rows.place[flipped.astype(np.int64), indices]
+            for start, member, (indices, flipped) in zip(self._starts, self._members, chosen, strict=True)
+        ]
+        return self._features[torch.from_numpy(np.concatenate(places)).to(self._device)]
+
+    def rows(self, chosen: Sequence[Chosen]) -> tuple[Tensors, Tensor]:
+        """Return what goes with the chosen images, (C, B, ...), filled up to the longest at weight 0; and the flips."""
+        shape = len(chosen), max(len(indices) for indices, _ in chosen)
+        crop_CB = np.zeros(shape, np.int64)
+        flipped_CB, counts_CB = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        for c, (indices, flipped) in enumerate(chosen):
+            crop_CB[c, : len(indices)], flipped_CB[c, : len(indices)] = indices, flipped
+            counts_CB[c, : len(indices)] = 1
+        crop_CB += self._row_starts[:, None]
+        row_CB = torch.from_numpy(crop_CB).to(self._device)
+        rows = {name: values[row_CB] for name, values in self._per_crop.items()}
+        if not counts_CB.all():
+            counts = torch.from_numpy(counts_CB).to(self._device)
+            rows[WEIGHT] = rows[WEIGHT] * counts if WEIGHT in rows else counts
+        return rows, torch.from_numpy(flipped_CB).to(self._device)
+
+    def _taken(self, chosen: Sequence[Chosen]) -> tuple[Tensor, Tensors, Tensor]:
+        rows, mirrored_CB = self.rows(chosen)
+        return padded(self.images(chosen), [len(indices) for indices, _ in chosen]), rows, mirrored_CB
+
+
+def padded(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return rows (R, ...) cut to these lengths, one run a client, (C, B, ...); short ones repeat their first row."""
+    longest = max(lengths)
+    if all(length == longest for length in lengths):
+        return x.reshape(len(lengths), longest, *x.shape[1:])
+    within_CB = np.arange(longest)[None, :]
+    lengths_C1 = np.array(lengths)[:, None]
+    place_CB = np.where(within_CB < lengths_C1, within_CB, 0) + _starts(lengths)[:, None]
+    return x[torch.from_numpy(place_CB).to(x.device)]
+
+
+def _taken_gradients(tensors: Sequence[Tensor]) -> list[Tensor | None]:
+    """Return the gradients that a backward pass has left at tensors, and leave none."""
+    gradients = [tensor.grad for tensor in tensors]
+    for tensor in tensors:
+        tensor.grad = None
+    return gradients
+
+
+def _row(stacked: Arrays, c: int) -> Arrays:
+    return {name: values[c].copy() for name, values in stacked.items()}
+
+
+def _starts(lengths: Sequence[int]) -> NDArray[np.int64]:
+    return np.array([0, *itertools.accumulate(lengths)][:-1], np.int64)
+
+
+def _stacked(arrays: Sequence[Arrays], device: torch.device) -> dict[str, Tensor]:
+    return {
+        name: torch.from_numpy(np.stack([np.asarray(each[name], np.float32) for each in arrays])).to(device)
+        for name in arrays[0]
+    }
+
+
+# Linear maps of stacked weights, whose gradients are made as they lie in memory, and taken where they are made.
+
+
+class _Linear(torch.autograd.Function):
+    """y = x W', whose gradient of W is made as it lies in memory.
+
+    Torch's batched program makes the gradient of W' and turns it round: of a million parameters and 10 images that
+    takes 1.9 ms a client in place of 0.8, and the optimiser then reads it across. With a `rate` above 0 the gradient of
+    W is never there: W itself takes the step in its backward pass, in one product that adds to it.
+    """
+
+    @staticmethod
+    def forward(x_BI: Tensor, weight_OI: Tensor, rate: float) -> Tensor:
+        """Return x W' (B, O)."""
+        return x_BI @ weight_OI.mT
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, int | None, None], x_BI: Tensor, weight_OI: Tensor, rate: float
+    ) -> tuple[Tensor, int]:
+        """Return the same of stacked factors: the products are written for any axes before the last two."""
+        x_CBI = x_BI.unsqueeze(0) if in_dims[0] is None else x_BI.movedim(in_dims[0], 0)
+        weight_COI = weight_OI.unsqueeze(0) if in_dims[1] is None else weight_OI.movedim(in_dims[1], 0)
+        return linear(x_CBI, weight_COI, rate), 0
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+        """Keep both factors."""
+        x_BI, weight_OI, ctx.rate = inputs
+        ctx.save_for_backward(x_BI, weight_OI)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        """Return the gradients of x, where it has one, and of W, where it has not taken the step."""
+        x_BI, weight_OI = ctx.saved_tensors
+        grad_x_BI = grad_BO.to(weight_OI.dtype) @ weight_OI if ctx.needs_input_grad[0] else None
+        grad_OB = grad_BO.to(x_BI.dtype).mT
+        if not ctx.rate:
+            return grad_x_BI, grad_OB @ x_BI, None
+        weight_OI.baddbmm_(grad_OB, x_BI, alpha=-ctx.rate)
+        return grad_x_BI, None, None
+
+
+def linear(x_BI: Tensor, weight_OI: Tensor, rate: float = 0.0) -> Tensor:
+    """Return x W' (B, O) by `_Linear`; with a rate the backward pass steps along the gradient of stacked W."""
+    apply: Callable[[Tensor, Tensor, float], Tensor] = _Linear.apply
+    return apply(x_BI, weight_OI, rate)
+
+
+class LinearMaps(TorchFunctionMode):
+    """Works out linear maps by `_Linear`; weights among `stepping` take a step of `rate` in their backward pass.
+
+    That is right only for a weight that nothing else looks at, which would see it changed: `uses` counts who did.
+    """
+
+    def __init__(self, stepping: Mapping[str, Tensor], rate: float) -> None:
+        super().__init__()
+        self._names, self._rate = {id(weight): name for name, weight in stepping.items()}, rate
+        self.uses = dict.fromkeys(stepping, 0)
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Return the function's result."""
+        for given in (*args, *(kwargs or {}).values()):
+            for each in given if isinstance(given, list | tuple) else (given,):
+                if id(each) in self._names:
+                    self.uses[self._names[id(each)]] += 1
+        if func is not nn.functional.linear or kwargs or args[0].dim() != 2:
+            return func(*args, **(kwargs or {}))
+        x_BI, weight_OI, bias_O = (*args, None)[:3]
+        y_BO = linear(x_BI, weight_OI, self._rate if id(weight_OI) in self._names else 0.0)
+        return y_BO if bias_O is None else y_BO + bias_O

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,6 +70,15 @@ class FacesSource:
     def is_nobody(self) -> bool:
         """True if these are faces of people who do not exist."""
         return self.synthetic or self.kind == "shipped"
+
+
+def faces_root(faces: Path | None) -> Path:
+    """Return where the paths of an experiment's faces start: `faces`, else MIEN_DATA, else here."""
+    if faces is None:
+        return Path(os.environ.get("MIEN_DATA", "."))
+    if not faces.is_dir():
+        raise NotFoundError(f"there is no folder {faces}; name the one in which the experiment's faces lie")
+    return faces
 
 
 def place_of(source: FacesSource, root: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
 from mien.format import count, percent, points, score
+from mien.records import to_mapping
+from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, columns, render
 from simulation.pages.figures import (
     AFTER,
@@ -22,8 +25,17 @@ from simulation.pages.figures import (
     roc_chart,
     rounds_chart,
 )
+from simulation.runs.records import REPORT, RunFolder
 
 MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
+
+
+def write_run(folder: Path) -> Path:
+    """Write a run's page from its records and return where it is."""
+    run = RunFolder(folder)
+    page = run_page(to_mapping(run.spec()), run.records(), run.result())
+    write_atomically(folder / REPORT, page.encode())
+    return folder / REPORT
 
 
 def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:

@@ -8,16 +8,26 @@ from typing import Final
 
 from mien.errors import UndefinedMetricError
 from mien.format import count, percent
+from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, columns, render
 from mien.shell.pages.charts import MAX_SERIES
 from simulation.pages.figures import angles_figure, band_of, det_figure, rounds_chart
 from simulation.pages.run_page import curve_of
 from simulation.pages.study_page import study_tables
 from simulation.runs.collected import CollectedRun, collect
-from simulation.runs.experiment import Experiment, Results
-from simulation.runs.grid import base_of
+from simulation.runs.experiment import Experiment, Results, markdown
+from simulation.runs.grid import base_of, read_sweep
+from simulation.runs.records import REPORT, TABLES
 
 MOST: Final = MAX_SERIES
+
+
+def write_sweep(folder: Path) -> tuple[Results, str]:
+    """Write a sweep's table and page from its records; return its results and the command that gave them."""
+    results, command = read_sweep(folder)
+    write_atomically(folder / TABLES, markdown(results, command=command).encode())
+    write_atomically(folder / REPORT, sweep_page(results, folder, command=command).encode())
+    return results, command
 
 
 def sweep_page(results: Results, folder: Path, *, command: str) -> str:

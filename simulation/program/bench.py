@@ -28,7 +28,7 @@ def bench(*, clients: int | None, threads: int | None, device: DeviceName, quick
     if device == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError("this machine or this torch has no CUDA; leave --device out to measure the CPU")
     found = measure(
-        clients=phones_of(clients, quick=quick), threads=threads or _cores(), device=device, quick=quick, tell=_tell
+        clients=phones_of(clients, quick=quick), threads=threads or _cores(), device=device, quick=quick, tell=cli.tell
     )
     cli.emit(found, as_json=as_json, human=lambda: _print(found))
 
@@ -107,12 +107,8 @@ def _print(found: dict[str, Any]) -> None:
         f"On {where}; < marks the fastest engine of a case. For networks like the last use {found['recommended']}.",
         f"{DRAWN} of {REGISTERED:,} registered phones are drawn in {found['select_1e6_s'] * 1e3:.2f} ms",
     )
-    cli.OUT.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    cli.say("\n".join(lines))
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _tell(text: str) -> None:
-    cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.table import Table
@@ -75,22 +77,67 @@ def run_command(
 
     Example: mien-sim run simulation/papers/fedface/phones.toml --out out/phones
     """
-    from simulation.program.commands import run
+    from simulation.faces.sources import faces_root
+    from simulation.pages.run_page import write_run
+    from simulation.program.progress import said_when_interrupted, watching
+    from simulation.runs.export import TensorBoard
+    from simulation.runs.run import run_experiment
+    from simulation.runs.spec import dry_plan, from_data, load_data, with_changes
 
-    run(
-        experiment,
-        out,
-        faces,
-        resume=resume,
-        dry_run=dry_run,
-        seed=seed,
-        rounds=rounds,
-        engine=engine,
-        precision=precision,
-        address=address,
-        tensorboard=tensorboard,
-        as_json=as_json,
-    )
+    data, swept = load_data(experiment)
+    spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
+    root = faces_root(faces)
+    if dry_run:
+        summary = dry_plan(spec, root).summary()
+        cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
+        return
+    folder = out or Path("out/runs") / spec.name
+    write = TensorBoard.watching(tensorboard) if tensorboard else None
+    with said_when_interrupted(lambda: _stopped(folder)), watching(spec.name) as watcher:
+        if swept:
+            watcher.tell(f"{experiment.name} has a table [sweep], which run leaves out: mien-sim sweep runs all of it")
+
+        def after_round(record: Mapping[str, Any], total: int) -> None:
+            watcher.show(int(record["round"]), total)
+            if write:
+                write(record)
+
+        result = run_experiment(
+            spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round, address=address
+        )
+    page = write_run(folder)
+    answer = {
+        "folder": str(folder),
+        "report": str(page),
+        "eer_before": result["before"]["eer"],
+        "eer_after": result["after"]["eer"],
+        "test_people": result["test_people"],
+        "cpu_s": round(sum(result["run"]["cpu_s"].values()), 1),
+    }
+    text = f"EER {answer['eer_before']:.2%} before, {answer['eer_after']:.2%} after training\n{page}"
+    cli.emit(answer, as_json=as_json, human=lambda: cli.say(text))
+
+
+def _stopped(folder: Path) -> str:
+    """Return the message about a run that was interrupted."""
+    from simulation.runs.records import num_rounds
+
+    done = num_rounds(folder / "records.jsonl")
+    if not done:
+        return "stopped before the first round was done; the same command begins again"
+    return f"stopped after round {done}; go on with --resume"
+
+
+def _print_plan(summary: Mapping[str, Any]) -> None:
+    partition = summary["partition"]
+    lines = [
+        f"{summary['experiment']}: {summary['method']}, {summary['rounds']} rounds",
+        f"data: {summary['found']['identities']} identities, {summary['found']['images']} images",
+        *(f"{name.replace('_', ' ')}: {number}" for name, number in partition.items()),
+    ]
+    if summary["generated"]:
+        lines.append(f"not on this machine, lists made up: {', '.join(summary['generated'])}")
+    cli.say("\n".join(lines))
 
 
 @app.command()
@@ -112,19 +159,42 @@ def sweep(
 
     Example: mien-sim sweep simulation/papers/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
     """
-    from simulation.program.commands import faces_root
-    from simulation.program.sweep_commands import sweep as run_sweep
+    from simulation.faces.sources import faces_root
+    from simulation.pages.sweep_page import write_sweep
+    from simulation.program.progress import said_when_interrupted, watching
+    from simulation.runs.experiment import markdown
+    from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
+    from simulation.runs.records import REPORT, TABLES
 
-    run_sweep(
-        experiment,
-        out,
-        faces_root(faces),
-        settings=settings or [],
-        num_seeds=seeds,
-        jobs=jobs,
-        tensorboard=tensorboard,
-        as_json=as_json,
-    )
+    swept = load_sweep(experiment, settings or (), seeds)
+    folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
+
+    def stopped() -> str:
+        return f"stopped after {rounds_done(swept, folder)} of {total} rounds; the same command goes on"
+
+    with said_when_interrupted(stopped), watching(swept.name) as watcher:
+        results = run_sweep(
+            swept,
+            folder,
+            faces_root(faces),
+            jobs=jobs,
+            command=command_of(experiment, settings or (), seeds),
+            events=tensorboard,
+            tell=watcher.tell,
+            tick=lambda: watcher.show(rounds_done(swept, folder), total),
+        )
+    write_sweep(folder)
+    answer = {
+        "folder": str(folder),
+        "report": str(folder / REPORT),
+        "table": str(folder / TABLES),
+        "runs": len(results.records),
+        "settings": [{"name": row.name, "changes": dict(row.settings["changes"])} for row in swept.rows],
+        "failures": [{"row": f.row, "seed": f.seed, "reason": f.reason} for f in results.failures],
+    }
+    cli.emit(answer, as_json=as_json, human=lambda: cli.say(f"{markdown(results)}\n{folder / REPORT}"))
+    if results.failures:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -138,9 +208,19 @@ def export(
 
     Example: mien-sim export out/sweeps/fedface-phones --csv phones.csv
     """
-    from simulation.program.sweep_commands import export as write_export
+    from simulation.runs.collected import collect
+    from simulation.runs.export import write_csv, write_events
 
-    write_export(folder, csv, tensorboard, as_json=as_json)
+    if csv is None and tensorboard is None:
+        raise ConfigError("nothing to write: name a file with --csv, a folder with --tensorboard, or both")
+    runs = collect(folder)
+    written: list[Any] = []
+    if csv is not None:
+        write_csv(runs, csv)
+        written.append(str(csv))
+    if tensorboard is not None:
+        written += [str(place) for place in write_events(runs, tensorboard)]
+    cli.emit({"runs": len(runs), "written": written}, as_json=as_json, human=lambda: cli.say("\n".join(written)))
 
 
 @app.command()
@@ -172,7 +252,7 @@ def report(
 
     Example: mien-sim report out/reproduce --markdown docs/results.md
     """
-    from simulation.program.commands import report as write_report
+    from simulation.program.reports import report as write_report
 
     write_report(folder, markdown, as_json=as_json)
 
@@ -405,9 +485,15 @@ def data_import(
 
     Example: mien-sim data import ~/data/lfw --to ~/data/lfw.crops --licence "research only"
     """
-    from simulation.program.data import make_data_set
+    from simulation.faces.importing import ImportSource, import_faces
+    from simulation.faces.store import CropStore
+    from simulation.faces.writer import StoreTerms
+    from simulation.program.data import show
 
-    make_data_set(source, to, licence, origin, aligned=aligned, synthetic=synthetic, jobs=jobs, as_json=as_json)
+    terms = StoreTerms(licence, origin or source.resolve().name, synthetic)
+    num_jobs = jobs or len(os.sched_getaffinity(0))
+    import_faces(ImportSource.of(source, aligned=aligned), to, terms, jobs=num_jobs, tell=cli.tell)
+    show(CropStore(to), as_json=as_json)
 
 
 @data_app.command("info")
@@ -419,9 +505,10 @@ def data_info(
 
     Example: mien-sim data info ~/data/lfw.crops
     """
-    from simulation.program.data import show_data_set
+    from simulation.faces.store import CropStore
+    from simulation.program.data import show
 
-    show_data_set(folder, as_json=as_json)
+    show(CropStore(folder), as_json=as_json)
 
 
 @data_app.command("verify")
@@ -433,9 +520,13 @@ def data_verify(
 
     Example: mien-sim data verify ~/data/lfw.crops
     """
-    from simulation.program.data import check_data_set
+    from simulation.faces.store import CropStore
 
-    check_data_set(folder, as_json=as_json)
+    store = CropStore(folder)
+    store.verify()
+    content = store.manifest.content_sha256
+    found = {"folder": str(folder), "content_sha256": content, "verified": True}
+    cli.emit(found, as_json=as_json, human=lambda: cli.tell(f"{folder} is whole: {content}"))
 
 
 @data_app.command("pack")
@@ -457,11 +548,8 @@ def pack(
     cli.emit(
         packed,
         as_json=as_json,
-        human=lambda: cli.OUT.print(
-            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
+        human=lambda: cli.say(
+            f"{out}: {packed['images']} crops of {packed['identities']} people, {packed['fte']} refused"
         ),
     )
 

@@ -1,11 +1,9 @@
-"""Actions of `mien-sim data import`, `info` and `verify`."""
+"""What `mien-sim data import` and `info` show of a data set."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -14,9 +12,8 @@ from rich.table import Column, Table
 from device_sdk.faces.images import display_name
 from mien.errors import EmptyFolderError, ImageError, LowQualityError, MultipleFacesError, NoFaceError
 from mien.shell import cli
-from simulation.faces.importing import UNREADABLE, ImportSource, import_faces
+from simulation.faces.importing import UNREADABLE
 from simulation.faces.store import CropStore
-from simulation.faces.writer import StoreTerms
 
 SHOWN_FAILURES: Final = 10
 
@@ -32,38 +29,6 @@ WORDS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """Words for the code of an image that gave no crop."""
-
-
-def make_data_set(
-    source: Path,
-    to: Path,
-    licence: str,
-    origin: str,
-    *,
-    aligned: bool,
-    synthetic: bool,
-    jobs: int,
-    as_json: bool,
-) -> None:
-    """Make a data set and say what is in it."""
-    terms = StoreTerms(licence, origin or source.resolve().name, synthetic)
-    import_faces(
-        ImportSource.of(source, aligned=aligned), to, terms, jobs=jobs or len(os.sched_getaffinity(0)), tell=_tell
-    )
-    _show(CropStore(to), as_json=as_json)
-
-
-def show_data_set(folder: Path, *, as_json: bool) -> None:
-    """Print the content of a data set."""
-    _show(CropStore(folder), as_json=as_json)
-
-
-def check_data_set(folder: Path, *, as_json: bool) -> None:
-    """Check every byte of a data set; raises CorruptDataError."""
-    store = CropStore(folder)
-    store.verify()
-    found = {"folder": str(folder), "content_sha256": store.manifest.content_sha256, "verified": True}
-    cli.emit(found, as_json=as_json, human=lambda: _tell(f"{folder} is whole: {store.manifest.content_sha256}"))
 
 
 def facts(store: CropStore) -> dict[str, Any]:
@@ -92,14 +57,15 @@ def facts(store: CropStore) -> dict[str, Any]:
     }
 
 
-def _show(store: CropStore, *, as_json: bool) -> None:
+def show(store: CropStore, *, as_json: bool) -> None:
+    """Print the content of a data set."""
     found = facts(store)
-    cli.emit(found, as_json=as_json, human=lambda: _print(found))
 
+    def human() -> None:
+        cli.OUT.print(_table(found))
+        cli.say(f"content {found['content_sha256']}")  # in one piece
 
-def _print(found: Mapping[str, Any]) -> None:
-    cli.OUT.print(_table(found))
-    cli.OUT.print(f"content {found['content_sha256']}", markup=False, highlight=False, soft_wrap=True)  # in one piece
+    cli.emit(found, as_json=as_json, human=human)
 
 
 def _table(found: Mapping[str, Any]) -> Table:
@@ -129,7 +95,3 @@ def _add_failures(table: Table, found: Mapping[str, Any]) -> None:
 
 def _words(code: str) -> str:
     return WORDS.get(code, code.replace("_", " "))
-
-
-def _tell(text: str) -> None:
-    cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -113,7 +113,7 @@ class Setting:
 
 
 def _trainer(experiment: Path, faces: Path | None) -> Trainer:
-    from simulation.program.commands import faces_root  # with torch, which timing alone does not need
+    from simulation.faces.sources import faces_root  # with torch, which timing alone does not need
 
     return Trainer(experiment, faces_root(faces))
 

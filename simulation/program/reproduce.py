@@ -106,8 +106,7 @@ def show_list(*, as_json: bool) -> None:
 
     def human() -> None:
         for name, (paper, shows) in EXPERIMENTS.items():
-            line = f"{name:10} {paper}: {shows}"
-            cli.OUT.print(line, markup=False, highlight=False, soft_wrap=True)
+            cli.say(f"{name:10} {paper}: {shows}")
 
     listed = [{"name": name, "paper": paper, "shows": shows} for name, (paper, shows) in EXPERIMENTS.items()]
     cli.emit({"experiments": listed}, as_json=as_json, human=human)
@@ -118,14 +117,10 @@ def run(name: str, *, quick: bool, jobs: int, seeds: int, faces: Path | None, ou
     known(name)
     found = faces_for(name, faces, quick=quick)
     options = Options(name, quick, str(found) if found else None, seeds_of(seeds))
-    results = reproduce(options, out, jobs=jobs, tell=lambda text: cli.ERR.print(text, markup=False, highlight=False))
+    results = reproduce(options, out, jobs=jobs, tell=cli.tell)
     folder = out / name
     text = markdown(results, command=options.command)
     shown = f"{text}\n{folder / 'report.html'}"
-    cli.emit(
-        answer(results, folder),
-        as_json=as_json,
-        human=lambda: cli.OUT.print(shown, markup=False, highlight=False, soft_wrap=True),
-    )
+    cli.emit(answer(results, folder), as_json=as_json, human=lambda: cli.say(shown))
     if results.failures:
         sys.exit(1)

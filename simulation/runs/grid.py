@@ -23,6 +23,7 @@ import functools
 import itertools
 import json
 import re
+import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,14 +31,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError
-from mien.records import from_mapping
+from mien.records import from_mapping, to_mapping
 from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.shell.settings import value_of
 from simulation.faces.sources import data_sha256
 from simulation.runs.experiment import Column, Experiment, Job, Results, Row, Table, read_results
 from simulation.runs.pool import run_all
 from simulation.runs.records import num_rounds, only_writer, refuse_others, settings_sha256
-from simulation.runs.spec import RunSpec, describe, from_data, load_data, with_changes
+from simulation.runs.spec import RunSpec, from_data, load_data, with_changes
 
 STATE: Final = "sweep.json"
 MAX_STATE_BYTES: Final = 4 << 20
@@ -318,12 +319,19 @@ def _on(row: Row, faces: str) -> Row:
 
 def _settings(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the records of a row's runs are records of."""
-    return {"experiment": describe(from_data(changed(base, changes))), "changes": changes}
+    return {"experiment": to_mapping(from_data(changed(base, changes))), "changes": changes}
 
 
 def _faces_of(row: Mapping[str, Any]) -> str:
     """Return the digest of a row's faces in plain data, empty where they are the sweep's."""
     return str(row.get("data_sha256", ""))
+
+
+def command_of(experiment: Path, settings: Sequence[str], num_seeds: int | None) -> str:
+    """Return the command that gives a sweep again; where its faces lie and how many processes work is left out."""
+    words = ["mien-sim", "sweep", str(experiment)]
+    words += [word for text in settings for word in ("--set", text)]
+    return shlex.join([*words, *(["--seeds", str(num_seeds)] if num_seeds else [])])
 
 
 def read_sweep(out: Path) -> tuple[Results, str]:
@@ -403,5 +411,5 @@ def _check_same(sweep: Experiment, out: Path) -> None:
                 raise AlreadyExistsError(f"{out} holds runs of {name} on other faces than it finds now, {another}")
     for row, seed in itertools.product(sweep.rows, sweep.seeds):
         kept = out / "runs" / run_name(row.name, seed) / "experiment.json"
-        if kept.is_file() and read_json(kept) != describe(with_changes(row.spec, seed=seed)):
+        if kept.is_file() and read_json(kept) != to_mapping(with_changes(row.spec, seed=seed)):
             raise AlreadyExistsError(f"{kept.parent} holds a run with other settings, {another}")

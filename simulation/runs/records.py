@@ -41,7 +41,7 @@ from mien.shell.lock import is_taken, lock_file
 from mien.shell.sealing import KEY_BYTES, Sealer
 from simulation.engines.engine import Cohort, Step
 from simulation.faces.partitions import MAX_SEED
-from simulation.runs.spec import RunSpec, describe
+from simulation.runs.spec import RunSpec
 
 MAX_JSON_BYTES: Final = 16 << 20
 MAX_CHECKPOINT_BYTES: Final = 8 << 30
@@ -51,6 +51,9 @@ LOCK: Final = "lock"
 WAIT_S: Final = 10.0
 """Time that a writer waits: what a killed command has started ends a moment after it."""
 _TICK_S: Final = 0.1
+REPORT: Final = "report.html"
+TABLES: Final = "results.md"
+"""The page and the tables that commands write beside their records."""
 _CPU_INFO: Final = Path("/proc/cpuinfo")
 
 
@@ -400,7 +403,7 @@ class RunFolder:
         self.check_free()
         make_folder(self.folder)
         self.journal.begin(header)
-        write_atomically(self.experiment, to_json(describe(spec)))
+        write_atomically(self.experiment, to_json(to_mapping(spec)))
 
     def check_free(self) -> None:
         """Raise AlreadyExistsError for a folder that holds records; a run that never came to a round has none."""

@@ -32,11 +32,10 @@ from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.engines.sums import epsilon_spent
 from simulation.faces.features import kept_features
 from simulation.faces.models import Model, read_model, sface_with_adapter, write_model
-from simulation.faces.partitions import Holding
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
 from simulation.runs.records import Header, RunFolder, only_writer, read_json, to_json
-from simulation.runs.spec import ModelSource, Plan, RunSpec, describe, make_plan
+from simulation.runs.spec import ModelSource, Plan, RunSpec, make_plan
 
 
 def run_experiment(
@@ -60,7 +59,7 @@ def run_experiment(
         _check_same(run.spec(), spec)
     else:
         run.check_free()
-    header = Header.now(spec.name, describe(spec), data_sha256(spec.faces, root), spec.partition.seed)
+    header = Header.now(spec.name, to_mapping(spec), data_sha256(spec.faces, root), spec.partition.seed)
     make_folder(folder)
     with only_writer(folder):
         return _run(run, spec, header, root, resume=resume, tell=tell, after_round=after_round, address=address)
@@ -213,7 +212,7 @@ def open_cohort(spec: RunSpec, root: Path) -> Cohort:
 def _cohort(plan: Plan, reader: Reader) -> Cohort:
     clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
     needs_public = find_method(plan.spec.task.method).requirements(plan.spec.task).public_faces
-    public = _public(reader, plan.partition.public) if needs_public else None
+    public = PublicFaces(*reader.read(plan.partition.public)) if needs_public else None
     labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
     return Cohort(clients.crops, public=public, labels=labels)
 
@@ -237,12 +236,8 @@ def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.i
     return clients.labels_of([c for c, held_by in held.items() if plan.domains[held_by[0].identity] not in unlabelled])
 
 
-def _public(reader: Reader, held: tuple[Holding, ...]) -> PublicFaces:
-    return PublicFaces(*reader.read(held))
-
-
 def _check_same(kept: RunSpec, wanted: RunSpec) -> None:
-    old, new = _fields(describe(kept)), _fields(describe(wanted))
+    old, new = _fields(to_mapping(kept)), _fields(to_mapping(wanted))
     changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
     if changed:
         differ = ", ".join(f"{name} {_value(old, name)}, now {_value(new, name)}" for name in changed)

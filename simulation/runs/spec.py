@@ -293,17 +293,11 @@ def with_changes(
     precision: str | None = None,
 ) -> RunSpec:
     """Return the experiment with another seed (of partition and task), number of rounds, engine or precision."""
-    if engine is not None:
-        spec = from_mapping(RunSpec, {**to_mapping(spec), "engine": engine})
-    if precision is not None:
-        spec = from_mapping(RunSpec, {**to_mapping(spec), "precision": precision})
+    named = {name: value for name, value in (("engine", engine), ("precision", precision)) if value is not None}
+    if named:
+        spec = from_mapping(RunSpec, {**to_mapping(spec), **named})
     if seed is not None:
         if seed < 0:
             raise ConfigError(f"--seed is {seed}; it must not be negative")
         spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
     return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
-
-
-def describe(spec: RunSpec) -> dict[str, Any]:
-    """Return the experiment as plain data: what a run keeps beside its records to know it again."""
-    return to_mapping(spec)

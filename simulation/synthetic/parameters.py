@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from mien.errors import ConfigError
+from mien.records import parse_toml
 
 # Names of the face model's three ancestry sliders. They are domains for experiments, not claims about people.
 DOMAINS: Final = ("african", "asian", "caucasian")
@@ -24,138 +26,13 @@ SHAPE_SPREAD: Final = 0.16
 QUIET_SPREAD: Final = 0.08
 QUIET_REGIONS: Final = ("mouth", "neck")
 
-# The model's head sliders by region, one name per group; a group of `PAIRED_REGIONS` moves a left and a right slider
-# together. Sliders that shift head, neck, nose or mouth sideways are left out, so every identity is symmetric.
+_SLIDERS: Final = parse_toml((Path(__file__).parent / "sliders.toml").read_text(encoding="utf-8"), "sliders.toml")
 SHAPE_REGIONS: Final[Mapping[str, tuple[str, ...]]] = {
-    "head": (
-        "head-angle-out",
-        "head-scale-vert-incr",
-        "head-trans-forward",
-        "head-trans-up",
-        "head-fat-incr",
-        "head-back-scale-depth-incr",
-        "head-age-incr",
-        "head-scale-depth-incr",
-        "head-scale-horiz-incr",
-    ),
-    "nose": (
-        "nose-nostrils-angle-up",
-        "nose-flaring-incr",
-        "nose-curve-convex",
-        "nose-scale-depth-incr",
-        "nose-scale-vert-incr",
-        "nose-point-width-incr",
-        "nose-scale-horiz-incr",
-        "nose-width1-incr",
-        "nose-trans-forward",
-        "nose-trans-up",
-        "nose-hump-incr",
-        "nose-nostrils-width-incr",
-        "nose-greek-incr",
-        "nose-point-up",
-        "nose-width2-incr",
-        "nose-width3-incr",
-        "nose-septumangle-incr",
-        "nose-base-up",
-        "nose-compression-uncompress",
-        "nose-volume-incr",
-    ),
-    "chin": (
-        "chin-jaw-drop-incr",
-        "chin-height-incr",
-        "chin-prominent-incr",
-        "chin-bones-incr",
-        "chin-width-incr",
-        "chin-cleft-incr",
-        "chin-prognathism-incr",
-    ),
-    "forehead": (
-        "forehead-temple-incr",
-        "forehead-trans-forward",
-        "forehead-scale-vert-incr",
-        "forehead-nubian-incr",
-    ),
-    "mouth": (
-        "mouth-lowerlip-height-incr",
-        "mouth-scale-horiz-incr",
-        "mouth-cupidsbow-incr",
-        "mouth-laugh-lines-out",
-        "mouth-scale-depth-incr",
-        "mouth-lowerlip-volume-incr",
-        "mouth-angles-up",
-        "mouth-upperlip-ext-up",
-        "mouth-lowerlip-width-incr",
-        "mouth-trans-forward",
-        "mouth-upperlip-width-incr",
-        "mouth-scale-vert-incr",
-        "mouth-dimples-out",
-        "mouth-upperlip-height-incr",
-        "mouth-upperlip-volume-incr",
-        "mouth-cupidsbow-width-incr",
-        "mouth-lowerlip-ext-up",
-        "mouth-upperlip-middle-up",
-        "mouth-trans-up",
-        "mouth-lowerlip-middle-up",
-        "mouth-philtrum-volume-incr",
-    ),
-    "eyebrows": ("eyebrows-angle-up", "eyebrows-trans-up", "eyebrows-trans-forward"),
-    "cheek": ("cheek-trans-up", "cheek-volume-incr", "cheek-inner-incr", "cheek-bones-incr"),
-    "eyes": (
-        "eye-corner1-up",
-        "eye-height1-incr",
-        "eye-scale-incr",
-        "eye-push1-out",
-        "eye-eyefold-up",
-        "eye-height3-incr",
-        "eye-height2-incr",
-        "eye-bag-incr",
-        "eye-push2-out",
-        "eye-trans-up",
-        "eye-bag-height-incr",
-        "eye-epicanthus-out",
-        "eye-eyefold-angle-up",
-        "eye-bag-out",
-        "eye-corner2-up",
-        "eye-trans-out",
-    ),
-    "ears": (
-        "ear-lobe-incr",
-        "ear-shape-round",
-        "ear-trans-forward",
-        "ear-rot-forward",
-        "ear-trans-up",
-        "ear-scale-vert-incr",
-        "ear-flap-incr",
-        "ear-shape-triangle",
-        "ear-scale-incr",
-        "ear-scale-depth-incr",
-        "ear-wing-incr",
-    ),
-    "neck": (
-        "neck-scale-depth-incr",
-        "neck-trans-forward",
-        "neck-double-incr",
-        "neck-back-scale-depth-incr",
-        "neck-scale-horiz-incr",
-        "neck-scale-vert-incr",
-        "neck-trans-up",
-    ),
+    region: tuple(groups) for region, groups in _SLIDERS["regions"].items()
 }
 PAIRED_REGIONS: Final = ("cheek", "eyes", "ears")
 
-# The model's facial actions (FACS-like blend shapes); six of them move in each picture.
-FACIAL_ACTIONS: Final = (
-    *("browDownLeft", "browDownRight", "browInnerUp", "browOuterUpLeft", "browOuterUpRight"),
-    *("cheekPuff", "cheekSquintLeft", "cheekSquintRight", "eyeBlinkLeft", "eyeBlinkRight"),
-    *("eyeLookDownLeft", "eyeLookDownRight", "eyeLookInLeft", "eyeLookInRight", "eyeLookOutLeft"),
-    *("eyeLookOutRight", "eyeLookUpLeft", "eyeLookUpRight", "eyeSquintLeft", "eyeSquintRight"),
-    *("eyeWideLeft", "eyeWideRight", "jawForward", "jawLeft", "jawOpen", "jawRight", "mouthClose"),
-    *("mouthDimpleLeft", "mouthDimpleRight", "mouthFrownLeft", "mouthFrownRight", "mouthFunnel"),
-    *("mouthLeft", "mouthLowerDownLeft", "mouthLowerDownRight", "mouthPressLeft", "mouthPressRight"),
-    *("mouthPucker", "mouthRight", "mouthRollLower", "mouthRollUpper", "mouthShrugLower"),
-    *("mouthShrugUpper", "mouthSmileLeft", "mouthSmileRight", "mouthStretchLeft", "mouthStretchRight"),
-    *("mouthUpperUpLeft", "mouthUpperUpRight", "noseSneerLeft", "noseSneerRight", "tongueOut"),
-)
+FACIAL_ACTIONS: Final[tuple[str, ...]] = tuple(_SLIDERS["actions"])
 ACTIONS_PER_IMAGE: Final = 6
 ACTION_SPREAD: Final = 0.18
 ACTION_LIMIT: Final = 0.6

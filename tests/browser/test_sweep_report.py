@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from simulation.program.commands import report
+from simulation.program.reports import report
 from tests.browser.chromium import Browser, Page, needs_chromium, running
 from tests.browser.test_report import LEGIBILITY
 from tests.simulation.pages.synthetic_sweep import write_sweep_folder

@@ -20,8 +20,7 @@ from mien.layout import Vector
 from mien.methods.base import ServerState
 from mien.rounds.buffered import Flight
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.engine import Cohort, RoundRecord, run_task
-from simulation.engines.overlap import Overlap
+from simulation.engines.engine import Cohort, Overlap, RoundRecord, run_task
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 
 POPULATION = "overlap"

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from mien.backbones import Backbone
 from mien.methods import find_method
 from mien.specs import CohortSpec, FaceInputSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines import stacking
+from simulation.engines import stacked
 from simulation.engines.base import Cohort, RoundWork, SequentialEngine
-from simulation.engines.stacked import StackedEngine
-from simulation.engines.stacking import LinearMaps, linear
+from simulation.engines.stacked import LinearMaps, StackedEngine, linear
 from tests.tiny import made_up_crops, tiny_of
 
 pytestmark = pytest.mark.numerics
@@ -110,7 +109,7 @@ def test_weights_step_in_the_backward_pass_where_nothing_else_looks_at_them(monk
         rounds_of(top, replace(TASK, local=replace(TASK.local, steps=steps, momentum=momentum)))
         return len(stepped)
 
-    monkeypatch.setattr(stacking, "linear", noting)
+    monkeypatch.setattr(stacked, "linear", noting)
     assert num_stepped(Plain(), 4) == 4 * num_stepped(Plain(), 1) > 0
     assert num_stepped(Twice(), 4) == num_stepped(Twice(), 1), "it was noticed in the first step, for all that follow"
     assert num_stepped(Plain(), 4, momentum=0.5) == 0

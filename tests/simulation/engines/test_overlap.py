@@ -13,8 +13,7 @@ from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.rounds.buffered import Flight
 from mien.specs import AsynchronousSpec, CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.engine import Cohort, rounds, run_task, select
-from simulation.engines.overlap import InFlight, Overlap, overlapping
+from simulation.engines.engine import Cohort, InFlight, Overlap, overlapping, rounds, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY, DIM = tiny_cnn(), 8
@@ -44,7 +43,7 @@ def in_turn(_task: TaskSpec, idle: tuple[str, ...], _number: int) -> tuple[str, 
 
 def story(task: TaskSpec, overlap: Overlap, everybody: Sequence[str] = PEOPLE) -> list[tuple[int, int, str]]:
     """Return what landed: the cohort's number, its base, its devices."""
-    landed: list[InFlight[int]] = list(overlapping(task, everybody, select, overlap, lambda number, _devices: number))
+    landed: list[InFlight[int]] = list(overlapping(task, everybody, overlap, lambda number, _devices: number))
     assert all(each.trained == each.flight.number for each in landed)
     return [(each.flight.number, each.base, "".join(each.devices)) for each in landed]
 

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from mien.evaluation import Comparisons, all_pairs
+from mien.records import to_mapping
 from simulation.runs.experiment import Experiment
 from simulation.runs.grid import make_sweep, run_name, write_state
 from simulation.runs.measuring import measured
 from simulation.runs.records import Header, RunFolder
-from simulation.runs.spec import describe, parse_data, with_changes
+from simulation.runs.spec import parse_data, with_changes
 
 TEXT = """
 name = "made-up"
@@ -72,7 +73,7 @@ def write_sweep_folder(out: Path) -> Experiment:
                 record = {"round": number, "clients": 8, "weight": 80.0, "cpu_s": 0.1, "wall_s": 0.2}
                 record |= {"loss_before": 0.5 / number, "loss_after": 0.4 / number}
                 run.journal.append(record | ({"eer": 0.3 / (skill * number)} if number % 2 == 0 else {}))
-            evaluation = _evaluation(describe(spec), seed, skill)
+            evaluation = _evaluation(to_mapping(spec), seed, skill)
             run.evaluation.write_text(json.dumps(evaluation))
             metrics = {"eer_before": evaluation["before"]["eer"], "eer": evaluation["after"]["eer"], "cpu_s": 3.0}
             (out / "records" / made.file_of(row, seed)).write_text(json.dumps({"metrics": metrics}))

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from mien.errors import ConfigError, MienError, NotFoundError
 from simulation.program import reproduce
 from simulation.program.cli import app
-from simulation.program.commands import report
+from simulation.program.reports import report
 from simulation.runs import reproduced
 from simulation.runs.experiment import Results
 

@@ -24,13 +24,14 @@ from mien.errors import (
 from mien.layout import ParameterPart
 from mien.methods import find_method
 from mien.methods.base import ServerState
+from mien.records import to_mapping
 from simulation.engines.engine import Cohort, RoundRecord, Step
 from simulation.engines.sums import epsilon_spent
 from simulation.faces.models import read_model
 from simulation.pages.run_page import run_page
 from simulation.runs.records import Header, RunFolder, only_writer
 from simulation.runs.run import model_of, run_experiment
-from simulation.runs.spec import describe, dry_plan, load, parse, with_changes
+from simulation.runs.spec import dry_plan, load, parse, with_changes
 from tests.simulation.standing import killed_in_its_second_round
 
 HERE = Path(simulation.papers.__file__).parent
@@ -200,7 +201,7 @@ class TestRun:
                 run.load(Cohort({}))
 
     def test_records_and_report(self, tmp_path: Path) -> None:
-        from simulation.program.commands import report
+        from simulation.program.reports import report
 
         run_experiment(parse(SMALL), tmp_path / "run", tmp_path, tell=quiet)
         records = RunFolder(tmp_path / "run").records()
@@ -255,7 +256,7 @@ def test_noise_is_counted_and_losses_are_withheld(tmp_path: Path) -> None:
     records = RunFolder(tmp_path / "run").records()
     assert len(records) == 2
     assert not any("loss" in name for record in records for name in record)
-    page = run_page(describe(spec), records, result)
+    page = run_page(to_mapping(spec), records, result)
     assert "Differential privacy" in page
     assert f"{spent['epsilon']:.3g} at delta 1e-05" in page
 

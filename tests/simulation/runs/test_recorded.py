@@ -11,7 +11,7 @@ import pytest
 
 from mien.errors import CorruptDataError
 from simulation.faces.partitions import MAX_SEED
-from simulation.program import commands, sweep_commands
+from simulation.program import cli, reports
 from simulation.runs.collected import collect
 from simulation.runs.records import RunFolder
 from tests.simulation.pages.synthetic_sweep import write_sweep_folder
@@ -44,11 +44,11 @@ def run(whole: RunFolder, tmp_path: Path) -> RunFolder:
 
 
 def export(folder: Path) -> None:
-    sweep_commands.export(folder, folder / "out.csv", None, as_json=True)
+    cli.export(folder, folder / "out.csv", as_json=True)
 
 
 def report(folder: Path) -> None:
-    commands.report(folder, None, as_json=True)
+    reports.report(folder, None, as_json=True)
 
 
 def changed(run: RunFolder, name: str, *values: object) -> None:

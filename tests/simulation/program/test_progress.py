@@ -8,14 +8,14 @@ import pytest
 from rich.console import Console
 
 from mien.shell import cli
-from simulation.runs.progress import Lines, watching
+from simulation.program.progress import watching
 
 
 def test_logs_get_lines_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     text = io.StringIO()
     monkeypatch.setattr(cli, "ERR", Console(file=text, width=20, force_terminal=False))
     with watching("a run") as watcher:
-        assert isinstance(watcher, Lines)
+        assert watcher.bar is None
         watcher.show(1, 4)
         watcher.tell("round 1/4: [bold] is no markup, and long lines are not wrapped")
     assert text.getvalue() == "round 1/4: [bold] is no markup, and long lines are not wrapped\n"

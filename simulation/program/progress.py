@@ -6,50 +6,27 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mien.shell import cli
 
 
-class Watcher(Protocol):
-    """Receives progress events."""
+@dataclass(frozen=True)
+class Watcher:
+    """Prints events on stderr, above a bar where there is one; without it their text says itself how long it takes."""
 
-    def tell(self, text: str) -> None:
-        """Report one event."""
-        ...
-
-    def show(self, done: int, total: int) -> None:
-        """Show how many rounds are done, and of how many."""
-        ...
-
-
-class Lines:
-    """Prints events on stderr, for logs and pipes; their text says itself how long the rest will take."""
+    bar: Progress | None = None
 
     def tell(self, text: str) -> None:
         """Print a line."""
-        cli.ERR.print(text, markup=False, highlight=False, soft_wrap=True)
+        cli.tell(text)
 
     def show(self, done: int, total: int) -> None:
-        """Show nothing."""
-
-
-class _Bar:
-    """Prints above a bar that stays at the terminal's end."""
-
-    def __init__(self, progress: Progress, title: str) -> None:
-        self._progress = progress
-        self._task = progress.add_task(title, total=None)
-
-    def tell(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def show(self, done: int, total: int) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=done, total=total)
+        """Show how many rounds are done, and of how many."""
+        if self.bar:
+            self.bar.update(self.bar.task_ids[0], completed=done, total=total)
 
 
 @contextlib.contextmanager
@@ -59,7 +36,7 @@ def said_when_interrupted(say: Callable[[], str]) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second one would cut the line
-        Lines().tell(say())
+        cli.tell(say())
         sys.exit(128 + signal.SIGINT)
 
 
@@ -67,7 +44,7 @@ def said_when_interrupted(say: Callable[[], str]) -> Iterator[None]:
 def watching(title: str) -> Iterator[Watcher]:
     """Yield a watcher that draws a bar where stderr is a terminal, and prints lines elsewhere."""
     if not cli.ERR.is_terminal:
-        yield Lines()
+        yield Watcher()
         return
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -80,4 +57,5 @@ def watching(title: str) -> Iterator[Watcher]:
         TextColumn("left"),
     )
     with Progress(*columns, console=cli.ERR, transient=True) as progress:
-        yield _Bar(progress, title)
+        progress.add_task(title, total=None)
+        yield Watcher(progress)

@@ -1,0 +1,64 @@
+"""Pages and tables beside the records of runs, sweeps and reproductions: `mien-sim report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from mien.errors import NotFoundError
+from mien.shell import cli
+from mien.shell.files import write_atomically
+from simulation.pages.run_page import write_run
+from simulation.pages.sweep_page import write_sweep
+from simulation.program import reproduce
+from simulation.runs import reproduced
+from simulation.runs.experiment import markdown as markdown_of
+from simulation.runs.grid import STATE as SWEEP_STATE
+from simulation.runs.records import REPORT
+
+RESULTS_HEAD: Final = """# Results
+
+What `mien-sim reproduce` measured, beside the papers' figures. Written by `mien-sim report`; edit nothing here by hand.
+The papers train other networks on other data at another scale: compare orderings, not figures. An ordering *holds* if
+the 95 % interval of the paired difference over seeds lies above zero, *on average* if only its mean does. A claim
+*within* so many points holds if the mean difference is no larger, either way.
+"""
+
+
+def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
+    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of sweeps and reproductions."""
+    if not folder.is_dir():
+        raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run, sweep or reproduce wrote")
+    pages, sections = list[Path](), list[str]()
+    if (folder / "experiment.json").is_file():
+        pages.append(write_run(folder))
+    else:
+        studies = [folder] if (folder / reproduced.STATE).is_file() else _studies(folder)
+        sweeps = [folder] if (folder / SWEEP_STATE).is_file() else _sweeps(folder)
+        if not studies and not sweeps:
+            raise NotFoundError(f"{folder} holds no records; start with mien-sim run, sweep or reproduce")
+        for each in studies:
+            results, options = reproduced.read(each)
+            reproduce.write(results, options, each)
+            pages.append(each / REPORT)
+            sections.append(markdown_of(results, command=options.command))
+        for each in sweeps:
+            results, command = write_sweep(each)
+            pages.append(each / REPORT)
+            sections.append(markdown_of(results, command=command))
+    if markdown is not None:
+        if not sections:
+            raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of sweeps and reproductions")
+        write_atomically(markdown, "\n".join([RESULTS_HEAD, *sections]).encode())
+    written = [str(page) for page in (*pages, *([markdown] if markdown else []))]
+    cli.emit({"written": written}, as_json=as_json, human=lambda: cli.say("\n".join(written)))
+
+
+def _studies(folder: Path) -> list[Path]:
+    """Return the reproductions in a folder, in the order in which they are listed."""
+    return [folder / name for name in reproduced.EXPERIMENTS if (folder / name / reproduced.STATE).is_file()]
+
+
+def _sweeps(folder: Path) -> list[Path]:
+    """Return the sweeps in a folder, by name."""
+    return sorted(path.parent for path in folder.glob(f"*/{SWEEP_STATE}"))
