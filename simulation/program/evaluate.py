@@ -214,7 +214,7 @@ def _people_search(people: rfw.QueryGallery, embedded: EmbeddedSamples) -> Searc
 # Templates and distractors: IJB-B, IJB-C and MegaFace.
 
 
-def _ijb(model: Model, options: Options, release: str, galleries: tuple[str, str]) -> Record:
+def _ijb(model: Model, options: Options, *, release: str, galleries: tuple[str, str]) -> Record:
     lists = Lists(options.data / "meta")
     names = [f"{release}_{name}" for name in ("face_tid_mid.txt", "template_pair_label.txt", "name_5pts_score.txt")]
     table = ijb.parse_face_media(lists.read(names[0]), names[0])
@@ -302,14 +302,6 @@ def _two_searches(found: ijb.TwoGalleries) -> Record:
         **{f"rank_{rank}": _or_none(partial(found.rank_rate, rank)) for rank in RANKS},
         "points": points,
     }
-
-
-def _ijbb(model: Model, options: Options) -> Record:
-    return _ijb(model, options, "ijbb", ("gallery_S1", "gallery_S2"))
-
-
-def _ijbc(model: Model, options: Options) -> Record:
-    return _ijb(model, options, "ijbc", ("gallery_G1", "gallery_G2"))
 
 
 def _megaface(model: Model, options: Options) -> Record:
@@ -466,8 +458,8 @@ def _tell(text: str) -> None:
 PROTOCOLS: Final[Mapping[str, tuple[Callable[[Model, Options], Record], frozenset[str]]]] = {
     "lfw": (_whole_lfw, frozenset()),
     "bin": (_bin, frozenset()),
-    "ijbb": (_ijbb, frozenset()),
-    "ijbc": (_ijbc, frozenset()),
+    "ijbb": (partial(_ijb, release="ijbb", galleries=("gallery_S1", "gallery_S2")), frozenset()),
+    "ijbc": (partial(_ijb, release="ijbc", galleries=("gallery_G1", "gallery_G2")), frozenset()),
     "megaface": (_megaface, frozenset({"aligned", "refined", "distractors"})),
     "rfw": (_rfw, frozenset({"aligned"})),
     "sllfw": (_sllfw, frozenset()),

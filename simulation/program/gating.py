@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
 from mien.errors import ConfigError, IntegrityError, UndefinedMetricError
 from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
 from mien.evaluation.gates import drop_by_chance, monitors, relative_change, tar_at
-from mien.specs import FaceInputSpec, GateSpec
+from mien.specs import GateSpec
 from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
 from simulation.faces.folder_protocol import folder_record
 from simulation.faces.models import Model
@@ -65,7 +64,8 @@ def _on(
     gates: GateSpec, reference: Model, candidate: Model, chosen: EvaluationSet
 ) -> tuple[SetEvidence, dict[str, Any] | None]:
     people = find_people(chosen.folder)
-    faces = read_people(people, _pipeline(reference.spec.input, chosen))
+    pipeline = FacePipeline(reference.spec.input, None, ChoiceRule.CENTRE, aligned=chosen.aligned)
+    faces = read_people(people, pipeline)
     dataset_sha256 = digest(people)
     before = _measure(gates, reference, faces, chosen, dataset_sha256)
     compared = before.comparisons
@@ -84,16 +84,8 @@ def _on(
 def _measure(
     gates: GateSpec, model: Model, faces: LabelledCrops, chosen: EvaluationSet, dataset_sha256: str
 ) -> _Measured:
-    embeddings = _embed(model, faces.crops)
+    embeddings = load_runtime(model.spec, model.layout).embed(model.theta, faces.crops)
     comparisons = all_pairs(embeddings, faces.labels, keep_subjects=gates.tolerance != "delta")
     found = monitors(embeddings, comparisons)
     record = folder_record(model, faces, embeddings, comparisons, dataset=chosen.name, dataset_sha256=dataset_sha256)
     return _Measured(comparisons, tar_at(det_curve(comparisons), gates.fmr), found, record)
-
-
-def _embed(model: Model, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return load_runtime(model.spec, model.layout).embed(model.theta, crops)
-
-
-def _pipeline(spec: FaceInputSpec, chosen: EvaluationSet) -> FacePipeline:
-    return FacePipeline(spec, None, ChoiceRule.CENTRE, aligned=chosen.aligned)
