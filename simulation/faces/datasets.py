@@ -20,7 +20,7 @@ from simulation.synthetic import SPLITS, committed_faces
 
 People = Mapping[str, list[Path]]
 MIN_IMAGES: Final = 4
-"""Images of a person whom an experiment on a folder takes."""
+"""Images that a person of a study's folder has at least."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.specs import ModelSpec
 
 MAX_THETA_BYTES: Final = 2 << 30
+SFACE_FILE: Final = "face_recognition_sface_2021dec_int8bq.onnx"
+SFACE_SHA256: Final = "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee"
 
 
 @dataclass(frozen=True)
@@ -61,10 +63,6 @@ def write_model(model: Model, folder: Path) -> None:
     make_folder(folder)
     write_atomically(folder / "theta.f32", np.ascontiguousarray(model.theta, "<f4").tobytes())
     write_atomically(folder / "model.json", model_to_json(model.spec, model.layout))
-
-
-SFACE_FILE: Final = "face_recognition_sface_2021dec_int8bq.onnx"
-SFACE_SHA256: Final = "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee"
 
 
 def sface_path() -> Path:

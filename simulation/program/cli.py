@@ -166,7 +166,7 @@ def sweep(
     from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
     from simulation.runs.records import REPORT, TABLES
 
-    swept = load_sweep(experiment, settings or (), seeds)
+    root, swept = faces_root(faces), load_sweep(experiment, settings or (), seeds)
     folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
 
     def stopped() -> str:
@@ -176,7 +176,7 @@ def sweep(
         results = run_sweep(
             swept,
             folder,
-            faces_root(faces),
+            root,
             jobs=jobs,
             command=command_of(experiment, settings or (), seeds),
             events=tensorboard,
