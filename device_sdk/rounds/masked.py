@@ -146,7 +146,7 @@ class MaskedPart:
             identity=sum_identity(identity),
             assignment=self.terms.assignment(self.ref),
             policy=self.terms.policy(self.min_cohort),
-            verify=leaf_verifier(identity.registrar_ca, identity.population, lambda: utc(self.clock)),
+            verify=leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc),
             log=self.log,
             random_bytes=self.random_bytes,
         )
