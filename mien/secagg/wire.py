@@ -28,8 +28,11 @@ message that is cut off, too long or of another kind, and VersionError for anoth
 from __future__ import annotations
 
 import enum
+import functools
+import typing
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Any, ClassVar, Final, Self
 
 from mien.errors import CorruptDataError, VersionError
 from mien.secagg.canonical import HASH_BYTES, ID_BYTES, bitmap_size, tagged_hash, tree_depth
@@ -65,10 +68,11 @@ class ShareKind(enum.IntEnum):
 
 
 class _Reader:
-    """Parser that takes a message apart from the front."""
+    """Parser that takes a message apart from the front; `num_members` is the size of its roster."""
 
-    def __init__(self, data: bytes, kind: Kind) -> None:
+    def __init__(self, data: bytes, kind: Kind, num_members: int = 0) -> None:
         self._data, self._at, self._name = data, 2, kind.name.lower()
+        self.num_members = num_members
         if data[:1] != bytes([VERSION]):
             raise VersionError(f"a {self._name} message of another version arrived; upgrade the older program")
         if data[1:2] != bytes([kind]):
@@ -102,15 +106,99 @@ class _Reader:
             raise CorruptDataError(f"the {self._name} message is too long; send it again")
 
 
+# How a field travels: the annotation of each field of a record below ends in its form.
+
+
+@dataclass(frozen=True)
+class _Form:
+    """A field's bytes, and the field that is read from a message."""
+
+    to_bytes: Callable[[Any], bytes]
+    read: Callable[[_Reader], Any]
+
+
+def _fixed(size: int) -> _Form:
+    return _Form(bytes, lambda reader: reader.take(size))
+
+
+def _number(size: int, *, at_most: int, kind: Callable[[int], int] = int) -> _Form:
+    return _Form(lambda value: value.to_bytes(size, "big"), lambda reader: kind(reader.number(size, at_most=at_most)))
+
+
+def _sized(size: int, *, at_most: int) -> _Form:
+    """Return the form of bytes behind their length, itself of `size` bytes."""
+    return _Form(
+        lambda value: len(value).to_bytes(size, "big") + value,
+        lambda reader: reader.take(reader.number(size, at_most=at_most)),
+    )
+
+
+def _pair(*parts: _Form) -> _Form:
+    return _Form(
+        lambda values: b"".join(part.to_bytes(value) for part, value in zip(parts, values, strict=True)),
+        lambda reader: tuple(part.read(reader) for part in parts),
+    )
+
+
+def _listed(size: int, item: _Form) -> _Form:
+    """Return the form of a list, one item a neighbour, behind its length of `size` bytes."""
+
+    def read(reader: _Reader) -> tuple[Any, ...]:
+        return tuple(item.read(reader) for _ in range(reader.number(size, at_most=MAX_NEIGHBOURS)))
+
+    return _Form(lambda items: len(items).to_bytes(size, "big") + b"".join(map(item.to_bytes, items)), read)
+
+
+Id = Annotated[bytes, _fixed(ID_BYTES)]
+Key = Annotated[bytes, _fixed(KEY_BYTES)]
+Hash = Annotated[bytes, _fixed(HASH_BYTES)]
+Signature = Annotated[bytes, _fixed(SIGNATURE_BYTES)]
+Members = Annotated[bytes, _Form(bytes, lambda reader: reader.take(bitmap_size(reader.num_members)))]
+"""A set of the roster's members."""
+
+
+@functools.cache
+def _forms(cls: type) -> dict[str, _Form]:
+    """Return the form of each field of a record, in order."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
+
+
+@dataclass(frozen=True)
+class _Record:
+    """Fields laid end to end."""
+
+    def to_bytes(self) -> bytes:
+        """Return the fields' bytes."""
+        return b"".join(form.to_bytes(getattr(self, name)) for name, form in _forms(type(self)).items())
+
+    @classmethod
+    def read(cls, reader: _Reader) -> Self:
+        """Return the next such record of a message."""
+        return cls(**{name: form.read(reader) for name, form in _forms(cls).items()})
+
+
+@dataclass(frozen=True)
+class Message(_Record):
+    """A message that is its head and its fields."""
+
+    kind: ClassVar[Kind]
+
+    def to_bytes(self) -> bytes:
+        """Return the message."""
+        return _head(self.kind) + super().to_bytes()
+
+    @classmethod
+    def from_bytes(cls, message: bytes, n: int = 0) -> Self:
+        """Return the message in bytes, for a roster of n where it holds a set of members."""
+        reader = _Reader(message, cls.kind, n)
+        parsed = cls.read(reader)
+        reader.end()
+        return parsed
+
+
 def _head(kind: Kind) -> bytes:
     return bytes([VERSION, kind])
-
-
-def kind_of(message: bytes) -> Kind:
-    """Return which message this is; raises CorruptDataError for none of them."""
-    if len(message) < 2 or message[1] > max(Kind):
-        raise CorruptDataError("this is no message of a private sum; check in again")
-    return Kind(message[1])
 
 
 def invite_to_bytes(config: RoundConfig) -> bytes:
@@ -125,55 +213,23 @@ def invite_from_bytes(message: bytes) -> RoundConfig:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(_Record):
     """A device in a roster: id, two fresh X25519 keys, a nonce, its signature over them, its leaf certificate (DER)."""
 
-    id: bytes
-    mask_key: bytes
-    share_key: bytes
-    nonce: bytes
-    signature: bytes = field(repr=False)
-    certificate: bytes = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the entry as rosters and their hashes hold it."""
-        return b"".join(
-            (
-                *(self.id, self.mask_key, self.share_key, self.nonce, self.signature),
-                *(len(self.certificate).to_bytes(2, "big"), self.certificate),
-            )
-        )
-
-    @classmethod
-    def read(cls, reader: _Reader) -> Entry:
-        """Return the next entry of a message."""
-        return cls(
-            id=reader.take(ID_BYTES),
-            mask_key=reader.take(KEY_BYTES),
-            share_key=reader.take(KEY_BYTES),
-            nonce=reader.take(NONCE_BYTES),
-            signature=reader.take(SIGNATURE_BYTES),
-            certificate=reader.take(reader.number(2, at_most=MAX_CERTIFICATE_BYTES)),
-        )
+    id: Id
+    mask_key: Key
+    share_key: Key
+    nonce: Annotated[bytes, _fixed(NONCE_BYTES)]
+    signature: Signature = field(repr=False)
+    certificate: Annotated[bytes, _sized(2, at_most=MAX_CERTIFICATE_BYTES)] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Advertise:
+class Advertise(Message):
     """Message 1: a device offers its keys."""
 
-    entry: Entry
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.ADVERTISE) + self.entry.to_bytes()
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Advertise:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.ADVERTISE)
-        parsed = cls(Entry.read(reader))
-        reader.end()
-        return parsed
+    kind = Kind.ADVERTISE
+    entry: Annotated[Entry, _Form(Entry.to_bytes, Entry.read)]
 
 
 @dataclass(frozen=True)
@@ -227,164 +283,82 @@ def roster_from_bytes(message: bytes) -> FullRoster | SparseRoster:
 
 
 @dataclass(frozen=True)
-class Sealed:
+class Sealed(_Record):
     """One pair of shares on its way: index x of the shares, ciphertext (80 bytes)."""
 
-    x: int
-    ciphertext: bytes = field(repr=False)
+    x: Annotated[int, _number(1, at_most=255)]
+    ciphertext: Annotated[bytes, _fixed(SEALED_BYTES)] = field(repr=False)
 
 
-def _sealed_to_bytes(sealed: tuple[Sealed, ...]) -> bytes:
-    return bytes([len(sealed)]) + b"".join(bytes([s.x]) + s.ciphertext for s in sealed)
-
-
-def _read_sealed(reader: _Reader) -> tuple[Sealed, ...]:
-    count = reader.number(1, at_most=MAX_NEIGHBOURS)
-    return tuple(Sealed(reader.number(1, at_most=255), reader.take(SEALED_BYTES)) for _ in range(count))
+_SEALED: Final = _listed(1, _Form(Sealed.to_bytes, Sealed.read))
 
 
 @dataclass(frozen=True)
-class Shares:
+class Shares(Message):
     """Message 3: sealed shares for each neighbour, com_b, signature."""
 
-    sealed: tuple[Sealed, ...]
-    commitment_b: bytes
-    signature: bytes = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.SHARES) + _sealed_to_bytes(self.sealed) + self.commitment_b + self.signature
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Shares:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.SHARES)
-        parsed = cls(_read_sealed(reader), reader.take(HASH_BYTES), reader.take(SIGNATURE_BYTES))
-        reader.end()
-        return parsed
+    kind = Kind.SHARES
+    sealed: Annotated[tuple[Sealed, ...], _SEALED]
+    commitment_b: Hash
+    signature: Signature = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Delivered:
+class Delivered(Message):
     """Message 4: who shared (U2), and what its neighbours in U2 sealed for one device."""
 
-    sharers: bytes
-    sealed: tuple[Sealed, ...]
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.DELIVERED) + self.sharers + _sealed_to_bytes(self.sealed)
-
-    @classmethod
-    def from_bytes(cls, message: bytes, n: int) -> Delivered:
-        """Return the message in bytes, for a roster of n."""
-        reader = _Reader(message, Kind.DELIVERED)
-        parsed = cls(reader.take(bitmap_size(n)), _read_sealed(reader))
-        reader.end()
-        return parsed
+    kind = Kind.DELIVERED
+    sharers: Members
+    sealed: Annotated[tuple[Sealed, ...], _SEALED]
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Message):
     """Message 5 without the vector: the hash of its packed bytes, and the signature."""
 
-    payload_sha256: bytes
-    signature: bytes = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.MASKED) + self.payload_sha256 + self.signature
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Masked:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.MASKED)
-        parsed = cls(reader.take(HASH_BYTES), reader.take(SIGNATURE_BYTES))
-        reader.end()
-        return parsed
+    kind = Kind.MASKED
+    payload_sha256: Hash
+    signature: Signature = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Survivors:
+class Survivors(Message):
     """Message 6: whose vectors are in the sum (U3)."""
 
-    survivors: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.SURVIVORS) + self.survivors
-
-    @classmethod
-    def from_bytes(cls, message: bytes, n: int) -> Survivors:
-        """Return the message in bytes, for a roster of n."""
-        reader = _Reader(message, Kind.SURVIVORS)
-        parsed = cls(reader.take(bitmap_size(n)))
-        reader.end()
-        return parsed
+    kind = Kind.SURVIVORS
+    survivors: Members
 
 
 @dataclass(frozen=True)
-class Consistency:
+class Consistency(Message):
     """Message 7: a survivor signs whom it was told of."""
 
-    signature: bytes = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        return _head(Kind.CONSISTENCY) + self.signature
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Consistency:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.CONSISTENCY)
-        parsed = cls(reader.take(SIGNATURE_BYTES))
-        reader.end()
-        return parsed
+    kind = Kind.CONSISTENCY
+    signature: Signature = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Proof:
+class Proof(Message):
     """Message 8: neighbours' signatures of message 7, by id."""
 
-    signatures: tuple[tuple[bytes, bytes], ...] = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        body = b"".join(device + signature for device, signature in self.signatures)
-        return _head(Kind.PROOF) + len(self.signatures).to_bytes(2, "big") + body
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Proof:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.PROOF)
-        count = reader.number(2, at_most=MAX_NEIGHBOURS)
-        parsed = cls(tuple((reader.take(ID_BYTES), reader.take(SIGNATURE_BYTES)) for _ in range(count)))
-        reader.end()
-        return parsed
+    kind = Kind.PROOF
+    signatures: Annotated[
+        tuple[tuple[bytes, bytes], ...], _listed(2, _pair(_fixed(ID_BYTES), _fixed(SIGNATURE_BYTES)))
+    ] = field(repr=False)
 
 
 @dataclass(frozen=True)
-class Unmask:
+class Unmask(Message):
     """Message 9: for each neighbour in U2, by id, one share: of its b if it survived, of its mask key if not.
 
     A device that was given no usable shares by a neighbour says so with ShareKind.NONE and zeros.
     """
 
-    shares: tuple[tuple[ShareKind, bytes], ...] = field(repr=False)
-
-    def to_bytes(self) -> bytes:
-        """Return the message."""
-        body = b"".join(bytes([kind]) + share for kind, share in self.shares)
-        return _head(Kind.UNMASK) + bytes([len(self.shares)]) + body
-
-    @classmethod
-    def from_bytes(cls, message: bytes) -> Unmask:
-        """Return the message in bytes."""
-        reader = _Reader(message, Kind.UNMASK)
-        count = reader.number(1, at_most=MAX_NEIGHBOURS)
-        pairs = [(ShareKind(reader.number(1, at_most=2)), reader.take(SHARE_BYTES)) for _ in range(count)]
-        reader.end()
-        return cls(tuple(pairs))
+    kind = Kind.UNMASK
+    shares: Annotated[
+        tuple[tuple[ShareKind, bytes], ...],
+        _listed(1, _pair(_number(1, at_most=max(ShareKind), kind=ShareKind), _fixed(SHARE_BYTES))),
+    ] = field(repr=False)
 
 
 # What signatures are over. Each is a tagged hash of fixed parts; R binds configuration, roster and so all keys.
@@ -397,7 +371,7 @@ def statement_advertise(config_sha256: bytes, entry: Entry) -> bytes:
 
 def statement_shares(binding: bytes, sender: bytes, shares: Shares) -> bytes:
     """Return the bytes that message 3 signs: all of it but the signature."""
-    return tagged_hash("shares", binding, sender, _sealed_to_bytes(shares.sealed), shares.commitment_b)
+    return tagged_hash("shares", binding, sender, _SEALED.to_bytes(shares.sealed), shares.commitment_b)
 
 
 def statement_masked(binding: bytes, sharers_hash: bytes, payload_sha256: bytes) -> bytes:

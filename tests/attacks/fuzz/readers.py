@@ -94,6 +94,7 @@ def _is_reader(node: ast.FunctionDef, *, is_method: bool) -> bool:
 
 
 NO_READER: Final = {
+    "mien.secagg.wire:Message.from_bytes": "read as each of its messages",
     "mien.shell.files:read_private": "returns bytes as they are",
     "mien.shell.files:read_limited": "returns bytes as they are",
     "coordinator.commands.common:read_pem": "returns bytes as they are",
@@ -451,9 +452,9 @@ def _of_private_sums() -> dict[str, Reader]:
     wire, event = "mien.secagg.wire", "mien.dp.ledger:Event.from_json"
     plain = {"Advertise": 1, "Shares": 3, "Masked": 5, "Consistency": 7, "Proof": 8, "Unmask": 9}
     return {
-        **{f"{wire}:{n}.from_bytes": Reader(of(f"{wire}:{n}.from_bytes"), said[k]) for n, k in plain.items()},
-        f"{wire}:Delivered.from_bytes": Reader(of(f"{wire}:Delivered.from_bytes", 4), said[4]),
-        f"{wire}:Survivors.from_bytes": Reader(of(f"{wire}:Survivors.from_bytes", 4), said[6]),
+        **{f"+{wire}:{n}.from_bytes": Reader(of(f"{wire}:{n}.from_bytes"), said[k]) for n, k in plain.items()},
+        f"+{wire}:Delivered.from_bytes": Reader(of(f"{wire}:Delivered.from_bytes", 4), said[4]),
+        f"+{wire}:Survivors.from_bytes": Reader(of(f"{wire}:Survivors.from_bytes", 4), said[6]),
         f"{wire}:invite_from_bytes": Reader(of(f"{wire}:invite_from_bytes"), said[0]),
         f"{wire}:roster_from_bytes": Reader(of(f"{wire}:roster_from_bytes"), said[2]),
         "mien.secagg.roster:read_roster": Reader(
