@@ -101,14 +101,6 @@ def evaluate_pad(
     )
 
 
-def threshold_at_bpcer(bona_fide: ArrayLike, bpcer: float) -> float:
-    """Return the highest threshold at which at most that share of living faces is rejected."""
-    living = np.sort(_scores(bona_fide, "living faces"))
-    if not 0 <= bpcer < 1:
-        raise ConfigError(f"bpcer is {bpcer}; it must lie in [0, 1)")
-    return float(living[int(np.floor(bpcer * len(living) + 1e-9))])
-
-
 def _scores(scores: ArrayLike, what: str) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     array = np.asarray(scores, np.float64).reshape(-1)
     if not len(array):

@@ -29,11 +29,6 @@ def l2_normalise(x: Tensor) -> Tensor:
     return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + NORM_EPSILON)
 
 
-def one_hot(labels_B: Tensor, num_classes: int) -> Tensor:
-    """Return float targets (B, K) of class indices (B,); the index -1 gives a row of zeros."""
-    return (labels_B[:, None] == torch.arange(num_classes, device=labels_B.device)).float()
-
-
 def cosines(emb_BD: Tensor, w_KD: Tensor) -> Tensor:
     """Return the cosines (B, K) between embeddings and class vectors."""
     return l2_normalise(emb_BD) @ l2_normalise(w_KD).T

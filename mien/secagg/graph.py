@@ -25,12 +25,8 @@ MAX_NEIGHBOURS: Final = 254
 MAX_DEVICES: Final = 5000
 SIGMA: Final = 40.0
 """A safety bound holds except with probability 2^-SIGMA."""
-ETA: Final = 20.0
-"""A round survives its planned drop-outs except with probability 2^-ETA."""
 CORRUPT: Final = 0.1
 """The share of a cohort that may work together with the server."""
-DROPOUT: Final = 0.1
-"""The share of a cohort that may vanish."""
 
 
 class Profile(enum.IntEnum):
@@ -53,7 +49,8 @@ class Neighbourhood:
     t: int
 
 
-# (largest n, k, t) for CORRUPT = DROPOUT = 0.1: `plan_neighbourhood` at the largest n of each row.
+# (largest n, k, t): the fewest neighbours, and their lowest threshold, that keep the largest n of each row safe
+# (CORRUPT, SIGMA) and its rounds alive, except with probability 2^-20, when a tenth of the cohort vanishes.
 _MALICIOUS_SPARSE: Final = ((1000, 96, 67), (5000, 116, 81))
 _CURIOUS_SPARSE: Final = ((1000, 46, 26), (5000, 52, 30))
 _MALICIOUS_COMPLETE_MAX: Final = 97
@@ -114,57 +111,17 @@ def check_neighbourhood(
         )
 
 
-# Planning
+# Bounds
 
 
 def log2_exposure(profile: Profile, n: int, hood: Neighbourhood, corrupt: float) -> float:
     """Return log2 of a bound on the chance that some device has too many corrupt neighbours (union over devices)."""
     least = 2 * hood.t - hood.k if profile is Profile.MALICIOUS_SERVER else hood.t
-    return math.log2(n) + _log2_tail(n - 1, int(corrupt * n), hood.k, least, hood.k)
-
-
-def log2_cut(n: int, k: int, corrupt: float, dropout: float) -> float:
-    """Return log2 of a bound on the chance that k / 2 devices in a row of the ring are corrupt or gone."""
-    return math.log2(n) + k / 2 * math.log2(max(corrupt + dropout, 1e-9)) if k < n - 1 else -math.inf
-
-
-def log2_failure(n: int, hood: Neighbourhood, dropout: float) -> float:
-    """Return log2 of a bound on the chance that some device has fewer than t surviving neighbours."""
-    survivors = n - int(dropout * n)
-    if hood.k == n - 1:
-        return -math.inf if survivors - 1 >= hood.t else 0.0
-    return math.log2(n) + _log2_tail(n - 1, survivors, hood.k, 0, hood.t - 1)
-
-
-def plan_neighbourhood(
-    profile: Profile,
-    n: int,
-    *,
-    corrupt: float = CORRUPT,
-    dropout: float = DROPOUT,
-    sigma: float = SIGMA,
-    eta: float = ETA,
-) -> Neighbourhood:
-    """Return the fewest neighbours, and the lowest threshold for them, that keep n devices safe and rounds alive.
-
-    Safe except with probability 2^-sigma against `corrupt` n devices that help the server; alive except with 2^-eta
-    when `dropout` n devices vanish. Raises ConfigError where no k <= 254 does both.
-    """
-    for k in [*range(4, min(n - 1, MAX_NEIGHBOURS + 1), 2), *([n - 1] if n - 1 <= MAX_NEIGHBOURS else [])]:
-        if log2_cut(n, k, corrupt, dropout) > -sigma:
-            continue
-        for t in range(k // 2 + 1, k + 1):
-            hood = Neighbourhood(k, t)
-            if log2_exposure(profile, n, hood, corrupt) <= -sigma and log2_failure(n, hood, dropout) <= -eta:
-                return hood
-    raise ConfigError(
-        f"no graph of {n} devices withstands {corrupt:.0%} helpers of the server and {dropout:.0%} drop-outs at once; "
-        "plan for fewer of either, or for a larger cohort"
-    )
+    return math.log2(n) + log2_tail(n - 1, int(corrupt * n), hood.k, least, hood.k)
 
 
 @cache
-def _log2_tail(population: int, marked: int, drawn: int, low: int, high: int) -> float:
+def log2_tail(population: int, marked: int, drawn: int, low: int, high: int) -> float:
     """Return log2 P[low <= X <= high], X the marked ones among `drawn` of `population`; exact integer sums."""
     low, high = max(low, 0), min(high, drawn, marked)
     ways = sum(math.comb(marked, i) * math.comb(population - marked, drawn - i) for i in range(low, high + 1))

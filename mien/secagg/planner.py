@@ -1,4 +1,4 @@
-"""Terms of a round, chosen before it begins: numbers that cannot wrap, a graph that is safe, and what it will cost.
+"""Terms of a round, chosen before it begins: numbers that cannot wrap, a graph that is safe, the bytes of each stage.
 
 A plan that does not fit is refused here, with the field to change; nothing is discovered in the middle of a round.
 """
@@ -185,25 +185,6 @@ def plan_round(
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Cost of a round of `n` devices: bytes a device sends and receives, mask expansions on either side.
-
-    Certificates are counted with `certificate_bytes` each; `server_masks` is for `lost` devices between shares and
-    upload. `fewest_survivors` is how many must stay to the end in a complete graph: small cohorts tolerate few losses.
-    """
-
-    n: int
-    neighbours: int
-    threshold: int
-    fewest_survivors: int
-    upload_bytes: int
-    download_bytes: int
-    bytes_per_parameter: float
-    device_masks: int
-    server_masks: int
-
-
-@dataclass(frozen=True)
 class StageBytes:
     """Bytes that a device receives at the beginning of a stage, and then sends."""
 
@@ -237,26 +218,3 @@ def stage_bytes(config: RoundConfig, n: int, *, certificate_bytes: int = 500) ->
         "consistency": StageBytes(survivors, 2 + SIGNATURE_BYTES),
         "unmask": StageBytes(proof, released),
     }
-
-
-def estimate(config: RoundConfig, n: int, *, lost: int = 0, certificate_bytes: int = 500) -> Cost:
-    """Return the cost of a round under `config` with `n` devices, of which `lost` vanish after sharing."""
-    cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
-    layout = VectorLayout(config.size, config.num_metrics)
-    stages = stage_bytes(config, n, certificate_bytes=certificate_bytes).values()
-    return Cost(
-        n=n,
-        neighbours=hood.k,
-        threshold=hood.t,
-        fewest_survivors=max(cohort.n_min, hood.t + 1),
-        upload_bytes=sum(stage.sent for stage in stages),
-        download_bytes=sum(stage.received for stage in stages),
-        bytes_per_parameter=packed_size(layout.num_words, config.numbers.ring_bits) / config.size,
-        device_masks=hood.k + 1,
-        server_masks=(n - lost) + _pair_masks(n, hood.k, lost),
-    )
-
-
-def _pair_masks(n: int, k: int, lost: int) -> int:
-    """Return the expected number of masks between a lost device and a survivor: exact for a complete graph."""
-    return round(lost * k * (n - lost) / (n - 1)) if n > 1 else 0

@@ -94,10 +94,6 @@ class NumberFormat:
                     f"{limit}; lower max_weight ({self.max_weight}), {what} or its fraction bits"
                 )
 
-    def std_of_mean(self, sum_of_squared_weights: float, sum_of_weights: float) -> float:
-        """Return a bound on the standard deviation that rounding adds to an element of the weighted mean."""
-        return 0.5 * 2.0**-self.frac_bits * math.sqrt(sum_of_squared_weights) / sum_of_weights
-
     def norm_bound(self, sum_of_weights: int, size: int) -> float:
         """Return the largest L2 norm that an honest sum of weighted updates of `size` elements can have."""
         return sum_of_weights * (self.l2_clip + math.sqrt(size) * 2.0**-self.frac_bits)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
-from mien.evaluation.pad import ErrorCount, PadReport, evaluate_pad, threshold_at_bpcer
+from mien.evaluation.pad import ErrorCount, PadReport, evaluate_pad
 
 NAMES = {"detector": "checker 1", "dataset": "made up", "date": "2026-01-01"}
 
@@ -37,13 +37,6 @@ def test_no_response_is_an_error_of_its_kind() -> None:
     assert (found.bona_fide.num_errors, found.attacks["print"].num_errors) == (1, 1)
 
 
-def test_the_threshold_rejects_no_more_living_faces_than_asked() -> None:
-    living = np.arange(100) / 100
-    assert threshold_at_bpcer(living, 0.05) == 0.05
-    assert (living < threshold_at_bpcer(living, 0.05)).mean() == 0.05
-    assert threshold_at_bpcer(living, 0.0) == 0.0
-
-
 @pytest.mark.parametrize(
     ("bona_fide", "attacks", "error"),
     [
@@ -69,5 +62,3 @@ def test_counts_that_cannot_be_are_refused(errors: int, presentations: int) -> N
 def test_a_report_says_what_it_is_of() -> None:
     with pytest.raises(ConfigError, match="needs the detector"):
         evaluate_pad([0.9], {"print": [0.1]}, 0.5, **{**NAMES, "dataset": ""})
-    with pytest.raises(ConfigError, match="must lie in"):
-        threshold_at_bpcer([0.5], 1.0)

@@ -1,13 +1,10 @@
-"""Sections of a page: typed records of plain text. The template escapes all of it; pages hold no markup.
-
-A section's `anchor` is its id in the page, so that links and whoever keeps a page up to date find it.
-"""
+"""Sections of a page: typed records of plain text. The template escapes all of it; pages hold no markup."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, Literal
+from typing import Final, Literal
 
 from markupsafe import Markup
 
@@ -53,16 +50,26 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Table:
+class Section:
+    """A section of a page; `anchor` is its id there, so that links and whoever keeps a page up to date find it."""
+
+    anchor: str
+    title: str
+
+    @property
+    def kind(self) -> str:
+        """Name by which the template knows it."""
+        return type(self).__name__.lower()
+
+
+@dataclass(frozen=True)
+class Table(Section):
     """A table; the first cell of a row is its heading. `caption` is read out, and shown in reports.
 
     `total` is a last row set apart, `note` what the numbers rest on, `command` what gives them again, `details` a
     second table, folded away.
     """
 
-    kind: ClassVar[str] = "table"
-    anchor: str
-    title: str
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[Cells, ...]
@@ -95,12 +102,9 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Tiles:
+class Tiles(Section):
     """Figures or decisions side by side."""
 
-    kind: ClassVar[str] = "tiles"
-    anchor: str
-    title: str
     items: tuple[Tile, ...]
     intro: str = ""
 
@@ -117,23 +121,17 @@ class Alert:
 
 
 @dataclass(frozen=True)
-class Alerts:
+class Alerts(Section):
     """Alerts for an operator, the worst first; `all_well` is said where there are none."""
 
-    kind: ClassVar[str] = "alerts"
-    anchor: str
-    title: str
     items: tuple[Alert, ...]
     all_well: str
 
 
 @dataclass(frozen=True)
-class Facts:
+class Facts(Section):
     """Terms and what they are: provenance, settings, where something stands."""
 
-    kind: ClassVar[str] = "facts"
-    anchor: str
-    title: str
     items: tuple[tuple[str, Cell | str], ...]
     note: str = ""
     intro: str = ""
@@ -143,35 +141,26 @@ class Facts:
 
 
 @dataclass(frozen=True)
-class Prose:
+class Prose(Section):
     """Paragraphs, as a list where there are several points; a notice stands out."""
 
-    kind: ClassVar[str] = "prose"
-    anchor: str
-    title: str
     paragraphs: tuple[str, ...]
     is_list: bool = False
     is_notice: bool = False
 
 
 @dataclass(frozen=True)
-class Empty:
+class Empty(Section):
     """Empty section: why there is nothing yet, and the commands that change that."""
 
-    kind: ClassVar[str] = "empty"
-    anchor: str
-    title: str
     text: str
     commands: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Figure:
+class Figure(Section):
     """A chart, or panels of one, with what it shows in words, and the same numbers as a table, folded away."""
 
-    kind: ClassVar[str] = "figure"
-    anchor: str
-    title: str
     charts: tuple[Chart | Bars, ...] = field(repr=False)
     caption: str
     description: str
@@ -200,39 +189,27 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Filter:
+class Filter(Section):
     """A form that narrows down what follows; it is part of the address, so that it can be kept and shared."""
 
-    kind: ClassVar[str] = "filter"
-    anchor: str
-    title: str
     action: str
     choices: tuple[Choice, ...]
 
 
 @dataclass(frozen=True)
-class Pager:
+class Pager(Section):
     """The way to older and newer rows."""
 
-    kind: ClassVar[str] = "pager"
-    anchor: str
-    title: str
     label: str
     newer: str = ""
     older: str = ""
 
 
 @dataclass(frozen=True)
-class Columns:
+class Columns(Section):
     """Sections side by side where there is room."""
 
-    kind: ClassVar[str] = "columns"
-    anchor: str
-    title: str
     items: tuple[Figure | Table | Facts | Prose | Empty, ...]
-
-
-Section = Table | Tiles | Alerts | Facts | Prose | Empty | Figure | Filter | Pager | Columns
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from mien.objectives.heads import (
     cosface_logits,
     cosines,
     l2_normalise,
-    one_hot,
     personalise,
     softmax_logits,
 )
@@ -35,10 +34,6 @@ def test_l2_normalise_by_hand() -> None:
     y.sum().backward()
     assert x.grad is not None
     assert torch.isfinite(x.grad).all()
-
-
-def test_one_hot_by_hand() -> None:
-    assert one_hot(torch.tensor([1, -1, 0]), 2).tolist() == [[0.0, 1.0], [0.0, 0.0], [1.0, 0.0]]
 
 
 def test_cosines_ignore_lengths() -> None:

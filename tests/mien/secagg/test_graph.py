@@ -9,7 +9,6 @@ import pytest
 
 from mien.errors import CohortError, ConfigError
 from mien.secagg.graph import (
-    ETA,
     SIGMA,
     Graph,
     Neighbourhood,
@@ -17,15 +16,13 @@ from mien.secagg.graph import (
     check_neighbourhood,
     complete_threshold,
     default_neighbourhood,
-    log2_cut,
     log2_exposure,
-    log2_failure,
     permutation,
-    plan_neighbourhood,
     resolve,
 )
 from mien.secagg.masks import WordStream
 from tests.mien.secagg import reference
+from tests.mien.secagg.planning import ETA, log2_cut, log2_failure, plan_neighbourhood
 
 MALICIOUS, CURIOUS = Profile.MALICIOUS_SERVER, Profile.HONEST_BUT_CURIOUS
 SEED = bytes(range(32))

@@ -193,6 +193,4 @@ def test_clips_are_what_the_wire_can_carry() -> None:
 
 def test_the_stated_bounds_of_the_mean() -> None:
     assert NUMBERS.max_error == 2**-16
-    # Two devices of weights 3 and 4: half a step times 5 / 7.
-    assert NUMBERS.std_of_mean(25, 7) == pytest.approx(2**-16 * 5 / 14)
     assert NUMBERS.norm_bound(7, 4) == pytest.approx(7 * (10 + 2 * 2**-16))

@@ -11,7 +11,7 @@ import pytest
 from mien.errors import ConfigError, CorruptDataError
 from mien.methods import find_method
 from mien.protocol.rounds import Stage
-from mien.secagg.planner import RoundIds, estimate, plan_round
+from mien.secagg.planner import RoundIds, plan_round, stage_bytes
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.faces.models import Model
 from simulation.fleet.costs import round_cost
@@ -134,9 +134,9 @@ def test_a_round_costs_the_bytes_of_the_protocol() -> None:
     on_model = round_cost(TASK, work, Model(tiny.spec, tiny.layout, tiny.theta))
     part = tiny.layout.part(tiny.spec.trainable or ("*",))
     layout = find_method("fedavg").contribution_layout(TASK, part, tiny.spec.input.dim)
-    expected = estimate(plan_round(TASK, layout, nobody), TASK.cohort.size)
-    assert on_model.sent == expected.upload_bytes
-    assert sum(stage.received for stage in on_model.stages.values()) == expected.download_bytes
+    expected = stage_bytes(plan_round(TASK, layout, nobody), TASK.cohort.size).values()
+    assert on_model.sent == sum(stage.sent for stage in expected)
+    assert sum(stage.received for stage in on_model.stages.values()) == sum(stage.received for stage in expected)
     assert on_model.model_bytes == 4 * tiny.layout.size
     assert cost.sent > 4 * work.trained_parameters
     plain = round_cost(PLAIN, work)
