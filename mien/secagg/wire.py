@@ -170,12 +170,14 @@ class _Record:
 
     def to_bytes(self) -> bytes:
         """Return the fields' bytes."""
-        return b"".join(form.to_bytes(getattr(self, name)) for name, form in _forms(type(self)).items())
+        return b"".join(
+            form.to_bytes(getattr(self, name)) for name, form in _forms(typing.cast("Any", type(self))).items()
+        )
 
     @classmethod
     def read(cls, reader: _Reader) -> Self:
         """Return the next such record of a message."""
-        return cls(**{name: form.read(reader) for name, form in _forms(cls).items()})
+        return cls(**{name: form.read(reader) for name, form in _forms(typing.cast("Any", cls)).items()})
 
 
 @dataclass(frozen=True)
