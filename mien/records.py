@@ -11,12 +11,61 @@ import functools
 import tomllib
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from mien.errors import ConfigError
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a field, which stand in its annotation: `share: Annotated[float, within(0, 1)] = 0.5`."""
+
+    words: str
+    hold: Callable[[float], bool]
+
+
+def within(low: float, high: float) -> Limits:
+    """Return the limits from `low` to `high`, both included."""
+    said = [f"{end:g}" if isinstance(end, float) else str(end) for end in (low, high)]
+    return Limits(f"lie between {said[0]} and {said[1]}", lambda value: low <= value <= high)
+
+
+def positive(at_most: float) -> Limits:
+    """Return the limits of what is above 0 and at most `at_most`."""
+    return Limits(f"be positive and at most {at_most:g}", lambda value: 0 < value <= at_most)
+
+
+BELOW_1: Final = Limits("lie in [0, 1)", lambda value: 0 <= value < 1)
+
+
+def check_limits(record: object, where: str) -> None:
+    """Raise ConfigError for a field of a record beyond its limits (None is none) or not one of its words.
+
+    The message names the first such field, `where` before it.
+    """
+    for name, allowed in _allowed(typing.cast("Any", type(record))).items():
+        value = getattr(record, name)
+        if isinstance(allowed, tuple):
+            if value not in allowed:
+                raise ConfigError(f"{where}{name} is {value!r}; known: {', '.join(map(str, allowed))}")
+        elif value is not None and not allowed.hold(value):
+            raise ConfigError(f"{where}{name} is {value}; it must {allowed.words}")
+
+
+@functools.cache
+def _allowed(cls: type[object]) -> Mapping[str, Limits | tuple[object, ...]]:
+    """Return the limits, or the words, of the fields whose annotations name some."""
+    found: dict[str, Limits | tuple[object, ...]] = {}
+    for name, hint in typing.get_type_hints(cls, include_extras=True).items():
+        if typing.get_origin(hint) is Annotated:
+            found[name] = hint.__metadata__[0]
+        elif typing.get_origin(hint) is Literal:
+            found[name] = typing.get_args(hint)
+    return found
 
 
 def from_mapping(cls: type[T], data: Mapping[str, Any], *, where: str = "") -> T:

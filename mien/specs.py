@@ -9,13 +9,13 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
-from mien.records import from_mapping, to_mapping
+from mien.records import BELOW_1, check_limits, from_mapping, positive, to_mapping, within
 
 # What a phone's float32 and an operator's patience can bear: a phone refuses more before it begins.
 MAX_RATE: Final = 1e3
@@ -123,15 +123,14 @@ class CohortSpec:
 
     size: int = 20
     min_reports: int = 16
-    over_selection: float = 1.0
+    over_selection: Annotated[float, within(1, 4)] = 1.0
 
     def __post_init__(self) -> None:
         if self.size > MAX_COHORT:
             raise ConfigError(f"cohort.size is {self.size}; it must be at most {MAX_COHORT}")
         if not 1 <= self.min_reports <= self.size:
             raise ConfigError(f"cohort.min_reports is {self.min_reports}; it must lie between 1 and size ({self.size})")
-        if not 1.0 <= self.over_selection <= 4.0:
-            raise ConfigError(f"cohort.over_selection is {self.over_selection}; it must lie between 1.0 and 4.0")
+        check_limits(self, "cohort.")
 
     @property
     def num_selected(self) -> int:
@@ -178,21 +177,12 @@ class AsynchronousSpec:
     made since its base; once tau is above `max_staleness` the cohort is discarded.
     """
 
-    max_concurrency: int = 2
-    max_staleness: int = 8
-    staleness_exponent: float = 0.5
+    max_concurrency: Annotated[int, within(1, MAX_CONCURRENCY)] = 2
+    max_staleness: Annotated[int, within(0, 100_000)] = 8
+    staleness_exponent: Annotated[float, within(0, 10)] = 0.5
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_concurrency <= MAX_CONCURRENCY:
-            raise ConfigError(
-                f"asynchronous.max_concurrency is {self.max_concurrency}; it must lie between 1 and {MAX_CONCURRENCY}"
-            )
-        if not 0 <= self.max_staleness <= 100_000:
-            raise ConfigError(f"asynchronous.max_staleness is {self.max_staleness}; it must lie between 0 and 100000")
-        if not 0 <= self.staleness_exponent <= 10:
-            raise ConfigError(
-                f"asynchronous.staleness_exponent is {self.staleness_exponent}; it must lie between 0 and 10"
-            )
+        check_limits(self, "asynchronous.")
 
 
 @dataclass(frozen=True)
@@ -205,28 +195,25 @@ class LocalSpec:
     BatchNorm normalise by batches and learn where its statistics are in the trained part: for silos, not for phones.
     """
 
-    lr: float = 0.001
+    lr: Annotated[float, positive(MAX_RATE)] = 0.001
     epochs: int = 1
     batch_size: int = 0
     momentum: float = 0.0
     weight_decay: float = 0.0
     flip: bool = True
     private_lr: float | None = None
-    lr_drop_epoch: int = 0
+    lr_drop_epoch: Annotated[int, within(0, MAX_EPOCHS)] = 0
     steps: int = 0
-    private_momentum: float | None = None
+    private_momentum: Annotated[float | None, BELOW_1] = None
     batch_norm: Literal["eval", "train"] = "eval"
 
     def __post_init__(self) -> None:
-        if not 0 < self.lr <= MAX_RATE:
-            raise ConfigError(f"local.lr is {self.lr}; it must be positive and at most {MAX_RATE:g}")
+        check_limits(self, "local.")
         if not (1 <= self.epochs <= MAX_EPOCHS and 0 <= self.batch_size <= MAX_BATCH):
             raise ConfigError(
                 f"local.epochs must be at least 1 and at most {MAX_EPOCHS}, local.batch_size at least 0 (all images in "
                 f"one batch) and at most {MAX_BATCH}"
             )
-        if not 0 <= self.lr_drop_epoch <= MAX_EPOCHS:
-            raise ConfigError(f"local.lr_drop_epoch is {self.lr_drop_epoch}; it must lie between 0 and {MAX_EPOCHS}")
         if not (0 <= self.momentum < 1 and 0 <= self.weight_decay <= MAX_RATE):
             raise ConfigError(
                 f"local.momentum must lie in [0, 1) and local.weight_decay must not be negative or above {MAX_RATE:g}"
@@ -240,10 +227,6 @@ class LocalSpec:
             raise ConfigError(
                 f"local.steps is {self.steps}; it must lie between 0 (train for local.epochs) and {MAX_STEPS}"
             )
-        if self.private_momentum is not None and not 0 <= self.private_momentum < 1:
-            raise ConfigError(f"local.private_momentum is {self.private_momentum}; it must lie in [0, 1)")
-        if self.batch_norm not in ("eval", "train"):
-            raise ConfigError(f"local.batch_norm is {self.batch_norm!r}; known: eval, train")
 
     def num_steps(self, num_images: int) -> int:
         """Return the number of steps of a round on that many images."""
@@ -294,10 +277,7 @@ class DpSpec:
     clip_lr: float = 0.2
 
     def __post_init__(self) -> None:
-        if self.mechanism not in ("none", "central_gaussian", "skellam"):
-            raise ConfigError(f"privacy.dp.mechanism is {self.mechanism!r}; known: none, central_gaussian, skellam")
-        if self.accounting not in ("participations", "poisson"):
-            raise ConfigError(f"privacy.dp.accounting is {self.accounting!r}; known: participations, poisson")
+        check_limits(self, "privacy.dp.")
         if not self.is_on:
             self._check_off()
             return
@@ -365,12 +345,12 @@ class PrivacySpec:
 
     reveals: tuple[str, ...] = ()
     min_cohort: int = 16
-    max_weight: int = 64
+    max_weight: Annotated[int, within(1, 65535)] = 64
     secure_aggregation: Literal["malicious_server", "honest_but_curious", "off"] = "malicious_server"
-    l2_clip: float = 10.0
-    coordinate_clip: float = 1.0
+    l2_clip: Annotated[float, positive(MAX_CLIP)] = 10.0
+    coordinate_clip: Annotated[float, positive(MAX_CLIP)] = 1.0
     ring_bits: int = 32
-    groups: int = 1
+    groups: Annotated[int, within(1, MAX_GROUPS)] = 1
     group_mean: Literal["mean", "trimmed_mean", "median"] = "mean"
     dp: DpSpec = field(default_factory=DpSpec)
 
@@ -380,8 +360,7 @@ class PrivacySpec:
             raise ConfigError(f"privacy.reveals names {unknown}; known: {list(REVEALS)}")
         if self.min_cohort < 2:
             raise ConfigError(f"privacy.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody")
-        if not 1 <= self.max_weight <= 65535:
-            raise ConfigError(f"privacy.max_weight is {self.max_weight}; it must lie between 1 and 65535")
+        check_limits(self, "privacy.")
         self._check_numbers()
         self._check_groups()
         self._check_dp()
@@ -411,11 +390,6 @@ class PrivacySpec:
             )
 
     def _check_numbers(self) -> None:
-        for name in ("l2_clip", "coordinate_clip"):
-            if not 0 < getattr(self, name) <= MAX_CLIP:
-                raise ConfigError(
-                    f"privacy.{name} is {getattr(self, name)}; it must be positive and at most {MAX_CLIP:g}"
-                )
         if self.ring_bits not in (24, 32):
             raise ConfigError(f"privacy.ring_bits is {self.ring_bits}; it must be 24 or 32")
         if self.is_masked and self.min_cohort < 3:
@@ -424,8 +398,6 @@ class PrivacySpec:
             )
 
     def _check_groups(self) -> None:
-        if not 1 <= self.groups <= MAX_GROUPS:
-            raise ConfigError(f"privacy.groups is {self.groups}; it must lie between 1 and {MAX_GROUPS}")
         if self.groups > 1 and not self.is_masked:
             raise ConfigError("privacy.groups needs secure aggregation; without it the server sees every update anyway")
         if self.group_mean != "mean" and self.groups < 3:
@@ -460,10 +432,10 @@ class GateSpec:
     sets: tuple[str, ...] = ()
     fmr: float = 1e-3
     tolerance: Literal["delta", "interval", "larger"] = "delta"
-    delta: float = 0.01
-    max_change: float = 1.0
-    max_cosine_rise: float = 0.1
-    min_rank_share: float = 0.5
+    delta: Annotated[float, within(0, 1)] = 0.01
+    max_change: Annotated[float, within(0, 1e6)] = 1.0
+    max_cosine_rise: Annotated[float, within(0, 2)] = 0.1
+    min_rank_share: Annotated[float, within(0, 1)] = 0.5
     release: Literal["automatic", "manual"] = "automatic"
     share: float = 1.0
     stages: tuple[float, ...] = ()
@@ -472,20 +444,13 @@ class GateSpec:
     def __post_init__(self) -> None:
         if not 0 <= self.every <= 100_000:
             raise ConfigError(f"gates.every is {self.every}; it must lie between 0 (at the end only) and 100000")
-        choices = {"tolerance": ("delta", "interval", "larger"), "release": ("automatic", "manual")}
-        for name, known in {**choices, "on_failure": ("pause", "rollback")}.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f"gates.{name} is {getattr(self, name)!r}; known: {', '.join(known)}")
         if not (0 < self.fmr <= 0.5 and 0 < self.share <= 1):
             raise ConfigError("gates.fmr must lie above 0 and not above 0.5, gates.share above 0 and not above 1")
         if self.stages and (self.share != 1 or self.release != "automatic"):
             raise ConfigError("gates.stages goes with an automatic release, and in place of gates.share; give one")
         if self.stages:
             check_stages(self.stages, "gates.stages")
-        limits = {"delta": 1.0, "max_change": 1e6, "max_cosine_rise": 2.0, "min_rank_share": 1.0}
-        for name, high in limits.items():
-            if not 0 <= getattr(self, name) <= high:
-                raise ConfigError(f"gates.{name} is {getattr(self, name)}; it must lie between 0 and {high:g}")
+        check_limits(self, "gates.")
 
     def is_due(self, rounds_closed: int, rounds: int) -> bool:
         """Return whether the model of that round, of so many, is a candidate."""
@@ -504,7 +469,7 @@ class TaskSpec:
 
     name: str
     method: str = "fedface"
-    rounds: int = 10
+    rounds: Annotated[int, within(1, 100_000)] = 10
     population: str = "default"
     model_id: str = "released"
     trainable: tuple[str, ...] = ()
@@ -526,8 +491,7 @@ class TaskSpec:
             raise ConfigError(
                 f"population {self.population[:80]!r} must be 1-64 letters, digits, dots, dashes or underscores"
             )
-        if not 1 <= self.rounds <= 100_000:
-            raise ConfigError(f"rounds is {self.rounds}; it must lie between 1 and 100000")
+        check_limits(self, "")
         if self.cohort.min_reports < self.privacy.min_cohort * self.privacy.groups:
             groups = f" x privacy.groups ({self.privacy.groups})" if self.privacy.groups > 1 else ""
             raise ConfigError(

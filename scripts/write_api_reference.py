@@ -113,7 +113,8 @@ def _text(docstring: str | None) -> str:
 
 
 def _plain(annotation: str) -> str:
-    """Return an annotation without the modules that its names come from."""
+    """Return an annotation without its limits, and without the modules that its names come from."""
+    annotation = re.sub(r"^Annotated\[(.+?), \w+(\(.*\))?\]$", r"\1", annotation)
     return re.sub(r"\b[a-z_]\w*(?:\.\w+)*\.(?=\w)", "", annotation)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from mien.errors import ConfigError
+from mien.records import check_limits, within
 from mien.specs import CohortSpec, DeadlineSpec, check_stages
 
 DAY_S: Final = 86400.0
@@ -29,20 +30,15 @@ class FleetGates:
 
     fmr: float = 1e-3
     tolerance: Literal["delta", "interval", "larger"] = "larger"
-    delta: float = 0.01
-    max_fmr_ratio: float = 2.0
-    max_cosine_rise: float = 0.1
-    min_rank_share: float = 0.5
+    delta: Annotated[float, within(0, 1)] = 0.01
+    max_fmr_ratio: Annotated[float, within(1, 1e6)] = 2.0
+    max_cosine_rise: Annotated[float, within(0, 2)] = 0.1
+    min_rank_share: Annotated[float, within(0, 1)] = 0.5
 
     def __post_init__(self) -> None:
-        if self.tolerance not in ("delta", "interval", "larger"):
-            raise ConfigError(f"gates.tolerance is {self.tolerance!r}; known: delta, interval, larger")
         if not 0 < self.fmr <= 0.5:
             raise ConfigError(f"gates.fmr is {self.fmr}; it must lie above 0 and not above 0.5")
-        limits = {"delta": (0, 1), "max_fmr_ratio": (1, 1e6), "max_cosine_rise": (0, 2), "min_rank_share": (0, 1)}
-        for name, (low, high) in limits.items():
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"gates.{name} is {getattr(self, name)}; it must lie between {low} and {high:g}")
+        check_limits(self, "gates.")
 
 
 @dataclass(frozen=True)
@@ -65,8 +61,7 @@ class RollOutSpec:
 
     def __post_init__(self) -> None:
         check_stages(self.stages, "stages")
-        if self.widen not in ("automatic", "manual"):
-            raise ConfigError(f"widen is {self.widen!r}; known: automatic, manual")
+        check_limits(self, "")
         if self.cohort.min_reports < self.min_cohort:
             raise ConfigError(
                 f"cohort.min_reports ({self.cohort.min_reports}) is below min_cohort ({self.min_cohort}); raise the "

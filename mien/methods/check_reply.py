@@ -27,3 +27,9 @@ def told(reply: Arrays, name: str, shape: tuple[int | None, ...]) -> Vector | No
             "round, and tell the operator"
         )
     return values
+
+
+def told_or_zeros(reply: Arrays, name: str, size: int) -> Vector:
+    """Return the array `name` (size,) of the server's reply, zeros where it is absent; raises as `told`."""
+    values = told(reply, name, (size,))
+    return np.zeros(size, np.float32) if values is None else values

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.evaluation.fleet import FleetFigures, addends, check_sums, figures, lanes, norm_bound, phone_comparisons
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState
-from mien.records import to_mapping
+from mien.records import check_limits, to_mapping, within
 from mien.specs import PrivacySpec, TaskSpec, from_mapping
 
 PROTOCOL: Final = ("fleet", "1")
@@ -41,7 +41,7 @@ class EvaluationOptions:
     reference: str = ""
     reference_threshold: float | None = None
     share: float = 1.0
-    bins: int = 400
+    bins: Annotated[int, within(20, 4000)] = 400
     public_images: int = 256
 
     def __post_init__(self) -> None:
@@ -55,8 +55,7 @@ class EvaluationOptions:
             raise ConfigError("options.reference and options.reference_threshold go together; give both or neither")
         if not 0 < self.share <= 1:
             raise ConfigError(f"options.share is {self.share}; it must lie above 0 and not above 1")
-        if not 20 <= self.bins <= 4000:
-            raise ConfigError(f"options.bins is {self.bins}; it must lie between 20 and 4000")
+        check_limits(self, "options.")
         if not 0 <= self.public_images <= 100_000:
             raise ConfigError(f"options.public_images is {self.public_images}; it must lie between 0 (all) and 100000")
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -40,6 +40,7 @@ from mien.methods.base import (
 )
 from mien.methods.check_reply import told
 from mien.methods.proxies import Indices, carry_over, class_means, one_hot_rows, own_labels, public_faces
+from mien.records import BELOW_1, check_limits, positive
 from mien.specs import LocalSpec, TaskSpec, from_mapping, to_mapping
 
 W: Final = "local_proxies"
@@ -50,6 +51,8 @@ PARTICIPATIONS: Final = "participations"
 BRANCH: Final = ("pi_weight", "pi_bias", "omega", "omega_public", "bias")
 _SIMILARITY_BLOCK: Final = 1024
 
+Positive = Annotated[float, positive(1e4)]
+Share = Annotated[float, BELOW_1]
 PresetName = Literal["recommended", "paper", "released_code"]
 
 
@@ -70,14 +73,14 @@ class FedFrOptions:
     preset: PresetName = "recommended"
     public_classes: int = 0
     alpha: tuple[float, float, float] = (1.0, 5.0, 10.0)
-    scale: float = 30.0
-    margin: float = 0.4
-    temperature: float = 0.5
+    scale: Positive = 30.0
+    margin: Share = 0.4
+    temperature: Positive = 0.5
     branch: Literal["binary", "cosface", "none"] = "binary"
-    branch_scale: float = 30.0
-    branch_margin: float = 0.4
-    exponent: float = 3.0
-    balance: float = 0.7
+    branch_scale: Positive = 30.0
+    branch_margin: Share = 0.4
+    exponent: Positive = 3.0
+    balance: Share = 0.7
     detach_branch: bool = False
     aggregate_public_head: bool = True
     hard_negative_threshold: float = 0.4
@@ -86,17 +89,12 @@ class FedFrOptions:
     weight: Literal["local", "with_negatives"] = "local"
     first_contrast: Literal["skip", "global", "random"] = "skip"
     first_epochs: int = 0
-    lr_drop: float = 0.0
+    lr_drop: Share = 0.0
 
     def __post_init__(self) -> None:
         if not all(0 <= weight < math.inf for weight in self.alpha):
             raise ConfigError(f"options.alpha is {list(self.alpha)}; the three weights must not be negative")
-        for name in ("scale", "branch_scale", "temperature", "exponent"):
-            if not 0 < getattr(self, name) <= 1e4:
-                raise ConfigError(f"options.{name} is {getattr(self, name)}; it must be positive and at most 10000")
-        for name in ("margin", "branch_margin", "balance", "lr_drop"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"options.{name} is {getattr(self, name)}; it must lie in [0, 1)")
+        check_limits(self, "options.")
         if not -1 <= self.hard_negative_threshold <= 1:
             raise ConfigError(
                 f"options.hard_negative_threshold is {self.hard_negative_threshold}; it is a cosine (-1: every image)"

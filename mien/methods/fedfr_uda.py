@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -32,6 +32,7 @@ from mien.methods.base import (
 )
 from mien.methods.clustering import Metric, Partition, c_finch, finch
 from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels
+from mien.records import check_limits, positive
 from mien.specs import TaskSpec, from_mapping
 
 W: Final = CLASSES
@@ -53,10 +54,7 @@ class ClusteringSpec:
     min_images: int = 1
 
     def __post_init__(self) -> None:
-        if self.algorithm not in ("c_finch", "finch") or self.metric not in ("euclidean", "cosine"):
-            raise ConfigError(
-                "options.clustering.algorithm is c_finch or finch, options.clustering.metric euclidean or cosine"
-            )
+        check_limits(self, "options.clustering.")
         if not 0 < self.distance <= 2:
             raise ConfigError(f"options.clustering.distance is {self.distance}; it must lie in (0, 2]")
         if self.min_images < 1:
@@ -72,7 +70,7 @@ class FedFrUdaOptions:
     """
 
     head: Literal["arcface", "cosface", "softmax"] = "arcface"
-    scale: float = 64.0
+    scale: Annotated[float, positive(MAX_SCALE)] = 64.0
     margin: float = 0.5
     domain_constraint: float = 0.002
     clustering: ClusteringSpec = field(default_factory=ClusteringSpec)
@@ -80,10 +78,7 @@ class FedFrUdaOptions:
     target_weight: int = 1
 
     def __post_init__(self) -> None:
-        if self.head not in ("arcface", "cosface", "softmax"):
-            raise ConfigError(f"options.head is {self.head!r}; use arcface, cosface or softmax")
-        if not 0 < self.scale <= MAX_SCALE:
-            raise ConfigError(f"options.scale is {self.scale}; it must be positive and at most {MAX_SCALE:g}")
+        check_limits(self, "options.")
         if not 0 <= self.margin < math.pi / 2:
             raise ConfigError(f"options.margin is {self.margin}; it must lie in [0, pi/2)")
         if not 0 <= self.domain_constraint < math.inf:

@@ -7,8 +7,8 @@ F_i(theta) + mu/2 ||theta - theta_r||^2. All devices take the task's number of s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from mien.errors import ConfigError
 from mien.methods.averaging import contribution_layout, server_start, server_step, update_output
 from mien.methods.base import (
     DeviceInput,
@@ -21,6 +21,7 @@ from mien.methods.base import (
 )
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.proxies import CLASSES
+from mien.records import within
 from mien.specs import TaskSpec, from_mapping
 
 
@@ -28,12 +29,7 @@ from mien.specs import TaskSpec, from_mapping
 class FedProxOptions(LocalLoss):
     """`mu` is the strength of the proximal term; 0 is FedAvg. The others choose the loss."""
 
-    mu: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.mu <= 1e3:
-            raise ConfigError(f"options.mu is {self.mu}; it must lie between 0 and 1000")
+    mu: Annotated[float, within(0, 1e3)] = 0.01
 
 
 def options_of(task: TaskSpec) -> FedProxOptions:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import DeviceInput, Objective, Runtime, StepRule, Trained, objective_name
 from mien.methods.proxies import CLASSES, carry_over, class_means, one_hot_rows, own_labels
+from mien.records import check_limits, positive
 
 Loss = Literal["positive", "softmax", "cosface", "arcface"]
 VELOCITY: Final = "class_velocity"
@@ -40,14 +41,13 @@ class LocalLoss:
 
     loss: Loss = "positive"
     margin: float | None = None
-    scale: float = 30.0
+    scale: Annotated[float, positive(1e4)] = 30.0
     class_start: Literal["mean_feature", "random"] = "mean_feature"
 
     def __post_init__(self) -> None:
         if self.margin is not None and not (math.isfinite(self.margin) and -1.0 < self.margin <= 1.0):
             raise ConfigError(f"options.margin is {self.margin}; it must lie in (-1, 1]")
-        if not 0 < self.scale <= 1e4:
-            raise ConfigError(f"options.scale is {self.scale}; it must be positive and at most 10000")
+        check_limits(self, "options.")
 
     @property
     def constants(self) -> Mapping[str, float]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
@@ -29,9 +29,10 @@ from mien.methods.base import (
     ServerState,
     StepRule,
 )
-from mien.methods.check_reply import told
+from mien.methods.check_reply import told_or_zeros
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.proxies import CLASSES
+from mien.records import BELOW_1
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 
 MOMENTUM: Final = "momentum"
@@ -41,12 +42,7 @@ MOMENTUM: Final = "momentum"
 class MimeOptions(LocalLoss):
     """`beta` of the momentum; 0 is FedAvg. The others choose the loss."""
 
-    beta: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 <= self.beta < 1:
-            raise ConfigError(f"options.beta is {self.beta}; it must lie in [0, 1)")
+    beta: Annotated[float, BELOW_1] = 0.9
 
 
 def options_of(task: TaskSpec) -> MimeOptions:
@@ -65,9 +61,7 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one device's round: steps under the server's momentum, and the gradient of all images where it began."""
     options = options_of(inp.task)
-    momentum = told(inp.reply, MOMENTUM, (inp.part.size,))
-    if momentum is None:
-        momentum = np.zeros(inp.part.size, np.float32)
+    momentum = told_or_zeros(inp.reply, MOMENTUM, inp.part.size)
     rule = StepRule(gradient_scale=1 - options.beta, offset=np.float32(options.beta) * momentum)
     problem = own_classes(inp, runtime, options, rule)
     trained = runtime.train(inp.job(problem.objective))

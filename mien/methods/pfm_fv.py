@@ -18,7 +18,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,10 +43,11 @@ from mien.methods.base import (
     ValidationFaces,
     ValidationInput,
 )
-from mien.methods.check_reply import told
+from mien.methods.check_reply import told, told_or_zeros
 from mien.methods.local_loss import VELOCITY, LocalLoss, Loss, own_classes
 from mien.methods.proxies import CLASSES
 from mien.methods.weightings import check_weightings, simplex_draw
+from mien.records import positive, within
 from mien.specs import LocalSpec, ServerSpec, TaskSpec, from_mapping
 
 MOMENTUM: Final = "momentum"
@@ -71,12 +72,12 @@ class PfmFvOptions(LocalLoss):
     """
 
     loss: Loss = "arcface"
-    scale: float = 64.0
+    scale: Annotated[float, positive(1e4)] = 64.0
     class_start: Literal["mean_feature", "random"] = "random"
     momentum: Literal["partially_federated", "local"] = "partially_federated"
     beta: float = 0.9
     validation: Literal["local_norm", "moving_norm", "no_norm", "off"] = "local_norm"
-    candidates: int = 3
+    candidates: Annotated[int, within(2, 64)] = 3
     mixing: float = 0.01
     epsilon: float = 0.001
     moving: float = 0.01
@@ -92,8 +93,6 @@ class PfmFvOptions(LocalLoss):
                 raise ConfigError(f"options.{name} is {getattr(self, name)}; it must lie in [0, 1), mixing up to 1")
         if not 0 < self.epsilon <= 1e3 or not 0 < self.score_fmr < 1:
             raise ConfigError("options.epsilon must be positive, options.score_fmr lie between 0 and 1")
-        if not 2 <= self.candidates <= 64:
-            raise ConfigError(f"options.candidates is {self.candidates}; it must lie between 2 and 64")
         if list(self.lr_drop_rounds) != sorted({*self.lr_drop_rounds}) or min(self.lr_drop_rounds, default=1) < 1:
             raise ConfigError("options.lr_drop_rounds must be rounds from 1 in rising order")
 
@@ -181,9 +180,7 @@ def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, St
     local = replace(local, lr=lr, private_lr=private_lr, private_momentum=options.beta)
     if options.momentum == "local":
         return replace(local, momentum=options.beta), StepRule()
-    momentum = told(inp.reply, MOMENTUM, (inp.part.size,))
-    if momentum is None:
-        momentum = np.zeros(inp.part.size, np.float32)
+    momentum = told_or_zeros(inp.reply, MOMENTUM, inp.part.size)
     per_step = options.beta / local.num_steps(len(inp.crops))
     return local, StepRule(offset=(per_step * momentum.astype(np.float64)).astype(np.float32))
 

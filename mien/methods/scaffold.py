@@ -17,7 +17,7 @@ from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.averaging import moved, output, update_addends, update_lanes
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState, StepRule
-from mien.methods.check_reply import told
+from mien.methods.check_reply import told_or_zeros
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.proxies import CLASSES
 from mien.specs import TaskSpec, from_mapping
@@ -59,9 +59,8 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one device's round: lines 7-14. Steps are g - c_i + c, and c_i <- c_i - c + (x - y_i) / (K eta)."""
     options = options_of(inp.task)
-    zeros = np.zeros(inp.part.size, np.float32)
-    control, own = told(inp.reply, CONTROL, zeros.shape), inp.private.get(CONTROL, zeros)
-    control = zeros if control is None else control
+    control = told_or_zeros(inp.reply, CONTROL, inp.part.size)
+    own = inp.private.get(CONTROL, np.zeros(inp.part.size, np.float32))
     problem = own_classes(inp, runtime, options, StepRule(offset=control - own))
     trained = runtime.train(inp.job(problem.objective))
     addends = update_addends(inp, trained, num_images=1)

@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.protocol.canonical import model_from_json, parse_json, to_canonical_json
-from mien.records import from_mapping, to_mapping
+from mien.records import check_limits, from_mapping, to_mapping, within
 from mien.specs import FaceInputSpec, Threshold
 
 MANIFEST: Final = "manifest.json"
@@ -78,7 +78,7 @@ class BundleManifest:
     other signatures may not, for one may have been withdrawn. `min_sdk` is the oldest program that can use it.
     """
 
-    sequence: int
+    sequence: Annotated[int, within(1, MAX_SEQUENCE)]
     model_id: str
     layout_sha256: str
     input: FaceInputSpec
@@ -89,8 +89,7 @@ class BundleManifest:
     format: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.sequence <= MAX_SEQUENCE:
-            raise ConfigError(f"sequence is {self.sequence}; it must lie between 1 and {MAX_SEQUENCE}")
+        check_limits(self, "")
         for name in (self.model_id, self.layout_sha256, *self.fallbacks):
             if not _HEX.fullmatch(name):
                 raise ConfigError(

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
+from mien.records import check_limits, within
 from mien.secagg.masks import BLOCK_WORDS, Words
 
 RING_BITS: Final = (24, 32)
@@ -41,26 +42,22 @@ class NumberFormat:
     """
 
     ring_bits: int
-    frac_bits: int
+    frac_bits: Annotated[int, within(0, MAX_FRAC_BITS)]
     l2_clip: float
     coordinate_clip: float
-    max_weight: int = 1
+    max_weight: Annotated[int, within(1, MAX_WEIGHT)] = 1
     metric_bound: float = 64.0
-    metric_frac_bits: int = 8
+    metric_frac_bits: Annotated[int, within(0, MAX_FRAC_BITS)] = 8
 
     def __post_init__(self) -> None:
         if self.ring_bits not in RING_BITS:
             raise ConfigError(f"ring_bits is {self.ring_bits}; it must be 24 or 32")
-        for name in ("frac_bits", "metric_frac_bits"):
-            if not 0 <= getattr(self, name) <= MAX_FRAC_BITS:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must lie between 0 and {MAX_FRAC_BITS}")
+        check_limits(self, "")
         for name in ("l2_clip", "coordinate_clip", "metric_bound"):
             value = as_float32(getattr(self, name))
             if not 0 < value < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be positive and fit a float32")
             object.__setattr__(self, name, value)
-        if not 1 <= self.max_weight <= MAX_WEIGHT:
-            raise ConfigError(f"max_weight is {self.max_weight}; it must lie between 1 and {MAX_WEIGHT}")
 
     @property
     def largest_step(self) -> int:

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 from mien.errors import ConfigError
-from mien.records import from_mapping, parse_toml
+from mien.records import check_limits, from_mapping, parse_toml, within
 from mien.shell.files import read_limited
 
 MAX_PROFILE_BYTES: Final = 1 << 20
@@ -29,76 +29,72 @@ class _Shared(Protocol):
     def share(self) -> float: ...
 
 
-def _check(record: object, where: str, low: float, high: float, *names: str) -> None:
-    """Raise ConfigError for a field outside of its range."""
-    for name in names:
-        value = getattr(record, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{where}.{name} is {value}; it must lie between {low:g} and {high:g}")
+Share = Annotated[float, within(0, 1)]
+Deviation = Annotated[float, within(0, 3)]
+Hours = Annotated[float, within(0, 24)]
 
 
 @dataclass(frozen=True)
-class Tier:
+class _Table:
+    """A table of the profile, by its name in the file."""
+
+    table: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        check_limits(self, f"{self.table}.")
+
+
+@dataclass(frozen=True)
+class Tier(_Table):
     """A class of phones: its share, and how much longer than the first class a step takes it."""
 
+    table = "tiers"
     name: str
-    share: float
-    slowdown: float
-
-    def __post_init__(self) -> None:
-        _check(self, "tiers", 0, 1, "share")
-        _check(self, "tiers", 0.01, 1000, "slowdown")
+    share: Share
+    slowdown: Annotated[float, within(0.01, 1000)]
 
 
 @dataclass(frozen=True)
-class Network:
+class Network(_Table):
     """A class of networks: its share, and the median of its rates."""
 
+    table = "networks"
     name: str
-    share: float
-    down_mbit_s: float
-    up_mbit_s: float
-
-    def __post_init__(self) -> None:
-        _check(self, "networks", 0, 1, "share")
-        _check(self, "networks", 1e-3, 1e5, "down_mbit_s", "up_mbit_s")
+    share: Share
+    down_mbit_s: Annotated[float, within(1e-3, 1e5)]
+    up_mbit_s: Annotated[float, within(1e-3, 1e5)]
 
 
 @dataclass(frozen=True)
-class Spread:
+class Spread(_Table):
     """Standard deviations of logarithms: of rates, of phones' steps, of one round's steps; and the latency."""
 
-    network: float
-    compute: float
-    round: float
-    latency_s: float
-
-    def __post_init__(self) -> None:
-        _check(self, "spread", 0, 3, "network", "compute", "round")
-        _check(self, "spread", 0, 60, "latency_s")
+    table = "spread"
+    network: Deviation
+    compute: Deviation
+    round: Deviation
+    latency_s: Annotated[float, within(0, 60)]
 
 
 @dataclass(frozen=True)
-class Availability:
+class Availability(_Table):
     """Times when phones are idle, on a charger and on an unmetered network: at night, and now and then in the day."""
 
-    night_share: float
-    night_start_h: float
-    night_start_sd_h: float
-    night_hours: float
-    night_hours_sd: float
-    day_charges: float
-    day_hours: float
-    day_from_h: float
-    day_to_h: float
-    offline_share: float
+    table = "availability"
+    night_share: Share
+    night_start_h: Hours
+    night_start_sd_h: Annotated[float, within(0, 12)]
+    night_hours: Hours
+    night_hours_sd: Annotated[float, within(0, 12)]
+    day_charges: Annotated[float, within(0, 24)]
+    day_hours: Hours
+    day_from_h: Hours
+    day_to_h: Hours
+    offline_share: Share
     zones_h: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _check(self, "availability", 0, 1, "night_share", "offline_share")
-        _check(self, "availability", 0, 24, "night_start_h", "night_hours", "day_hours", "day_from_h", "day_to_h")
-        _check(self, "availability", 0, 12, "night_start_sd_h", "night_hours_sd")
-        _check(self, "availability", 0, 24, "day_charges")
+        super().__post_init__()
         if self.day_to_h <= self.day_from_h:
             raise ConfigError("availability.day_to_h must lie after availability.day_from_h")
         if not self.zones_h or any(not -14 <= zone <= 14 for zone in self.zones_h):
@@ -107,68 +103,50 @@ class Availability:
 
 
 @dataclass(frozen=True)
-class Battery:
+class Battery(_Table):
     """The level at which phones are put on a charger, and from which on they take part."""
 
-    start_level: float
-    start_level_sd: float
-    least_level: float
-    full_hours: float
-
-    def __post_init__(self) -> None:
-        _check(self, "battery", 0, 1, "start_level", "start_level_sd", "least_level")
-        _check(self, "battery", 0.01, 48, "full_hours")
+    table = "battery"
+    start_level: Share
+    start_level_sd: Share
+    least_level: Share
+    full_hours: Annotated[float, within(0.01, 48)]
 
 
 @dataclass(frozen=True)
-class Failures:
+class Failures(_Table):
     """Share of its rounds in which a phone fails, and share of these in which the coordinator is told."""
 
-    share: float
-    told_share: float
-
-    def __post_init__(self) -> None:
-        _check(self, "failures", 0, 1, "share", "told_share")
+    table = "failures"
+    share: Share
+    told_share: Share
 
 
 @dataclass(frozen=True)
-class Work:
+class Work(_Table):
     """Work of a phone in a round; a step on `step_images` takes the first tier `step_ms`."""
 
-    step_ms: float
-    step_images: int
-    start_s: float
-    images: float
-    images_spread: float
-    model_bytes: int
-    trained_parameters: int
-
-    def __post_init__(self) -> None:
-        _check(self, "work", 1e-6, 1e7, "step_ms")
-        _check(self, "work", 1, 10_000, "step_images", "images")
-        _check(self, "work", 0, 86400, "start_s")
-        _check(self, "work", 0, 3, "images_spread")
-        _check(self, "work", 0, 4 * MAX_PARAMETERS, "model_bytes")
-        _check(self, "work", 1, MAX_PARAMETERS, "trained_parameters")
+    table = "work"
+    step_ms: Annotated[float, within(1e-6, 1e7)]
+    step_images: Annotated[int, within(1, 10_000)]
+    start_s: Annotated[float, within(0, 86400)]
+    images: Annotated[float, within(1, 10_000)]
+    images_spread: Deviation
+    model_bytes: Annotated[int, within(0, 4 * MAX_PARAMETERS)]
+    trained_parameters: Annotated[int, within(1, MAX_PARAMETERS)]
 
 
 @dataclass(frozen=True)
-class CoordinatorSettings:
+class CoordinatorSettings(_Table):
     """The coordinator's settings, by the names of its own file; and an operator who resumes a paused task."""
 
-    check_in_hold_s: float
-    retry_after_s: float
-    check_ins_per_s: float
-    max_aborted: int
-    closing_s: float
-    resume_after_s: float
-
-    def __post_init__(self) -> None:
-        _check(self, "coordinator", 0.01, 3600, "check_in_hold_s", "retry_after_s")
-        _check(self, "coordinator", 0.01, 1e6, "check_ins_per_s")
-        _check(self, "coordinator", 1, 1000, "max_aborted")
-        _check(self, "coordinator", 0, 3600, "closing_s")
-        _check(self, "coordinator", 0, 30 * 86400, "resume_after_s")
+    table = "coordinator"
+    check_in_hold_s: Annotated[float, within(0.01, 3600)]
+    retry_after_s: Annotated[float, within(0.01, 3600)]
+    check_ins_per_s: Annotated[float, within(0.01, 1e6)]
+    max_aborted: Annotated[int, within(1, 1000)]
+    closing_s: Annotated[float, within(0, 3600)]
+    resume_after_s: Annotated[float, within(0, 30 * 86400)]
 
 
 @dataclass(frozen=True)
