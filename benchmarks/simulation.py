@@ -16,16 +16,24 @@ as long as a quick run's time allows; what is left out says why.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
+
+import numpy as np
 
 from benchmarks import _common
 from benchmarks._peers.environment import PEERS, Figures, Peer, Unavailable, is_installed, measure
-from simulation.bench.cases import small
-from simulation.bench.measure import Row, best_engine, compare, fused_over_torch, memory_growth_mb, row_of, select_s
-from simulation.bench.work import Order
+from benchmarks._peers.order import Order
+from simulation.bench.cases import face_network, small
+from simulation.bench.measure import LARGE, Row, best_engine, compare, row_of, select_s
+from simulation.engines.cohort import Cohort
+from simulation.engines.engine import rounds as run_rounds
+from simulation.engines.stacked import StackedEngine
+from simulation.phones.usage import resident_bytes
 
 THREADS: Final = 2
 SIZES: Final = ("1e4", "1e6")
@@ -89,6 +97,37 @@ def _ours(order: Order) -> list[Row]:
     _common.progress(f"{order.size} parameters, {order.steps} local steps: Mien and torch")
     case = small(order.size, clients=order.clients, images=order.images, steps=order.steps)
     return compare(case, threads=order.threads, rounds=order.rounds)
+
+
+def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> float:
+    """Return the throughput of one pass for a whole cohort over that of plain training on the same images.
+
+    The network is MobileFaceNet, trained whole: by default 8 phones of 4 images, in plain training one batch of 32.
+    """
+    case = face_network("mobilefacenet", clients=clients, images=4)
+    rows = compare(case, threads=threads, rounds=rounds, only=("fused", LARGE))
+    fused, plain = (row_of(rows, name) for name in ("fused", LARGE))
+    assert fused is not None
+    assert plain is not None
+    return fused.images_per_s / plain.images_per_s
+
+
+def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
+    """Return by how many megabytes a thousand rounds let the process grow: a line through all but the first 2/5.
+
+    0 where the system does not tell a process's memory (/proc).
+    """
+    case = small("1e4", clients=clients)
+    task = replace(case.task, rounds=num_rounds)
+    engine = StackedEngine(case.runtime(1, "cpu"))
+    work = case.work(case.cohort, 1)
+    samples = []
+    for step in run_rounds(task, case.part, work.dim, work.state, Cohort(work.cohort.crops), engine):
+        if step.record.round > 0.4 * num_rounds and step.record.round % max(1, num_rounds // 50) == 0:
+            gc.collect()
+            samples.append((step.record.round, resident_bytes()))
+    at, held = np.array(samples, np.float64).T
+    return float(np.polyfit(at, held, 1)[0] * 1000 / 1e6)
 
 
 def _peers(order: Order, until: float | None) -> dict[str, Figures | Unavailable]:

@@ -20,7 +20,7 @@ from typing import Final
 import torch
 
 from benchmarks import _common
-from simulation.bench.work import Order, Timed
+from benchmarks._peers.order import Order, Timed
 
 INSTALL_TIMEOUT_S: Final = 600
 _PIP_OPTIONS: Final = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15")

@@ -21,7 +21,8 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from simulation.bench.work import RATE, Order, RoundClock, client, loss_of, tail
+from benchmarks._peers.order import Order, RoundClock
+from simulation.bench.work import RATE, client, loss_of, tail
 
 
 def client_app(order: Order) -> ClientApp:

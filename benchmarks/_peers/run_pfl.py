@@ -26,7 +26,8 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from simulation.bench.work import RATE, Order, RoundClock, client, loss_of, tail
+from benchmarks._peers.order import Order, RoundClock
+from simulation.bench.work import RATE, client, loss_of, tail
 
 
 class Network(torch.nn.Module):

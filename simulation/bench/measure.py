@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import torch
 
 from device_sdk.runtimes.torch_runtime import DeviceName
 from mien.contribution import Arrays
 from mien.specs import CohortSpec
 from simulation.bench import loops
-from simulation.bench.cases import Case, face_network, small
+from simulation.bench.cases import Case, small
 from simulation.bench.gpu import Gpu, watched_gpu
-from simulation.engines.base import Cohort, Engine, SequentialEngine
-from simulation.engines.engine import rounds as run_rounds
+from simulation.engines.base import Engine, SequentialEngine
 from simulation.engines.engine import select
 from simulation.engines.fused import FusedEngine, why_not_fused
 from simulation.engines.population import PhoneNames
@@ -27,8 +23,7 @@ from simulation.engines.stacked import StackedEngine
 
 REGISTERED: Final = 1_000_000
 DRAWN: Final = 100
-_PAGE: Final = 4096
-_LARGE: Final = "torch, large batch"
+LARGE: Final = "torch, large batch"
 
 
 @dataclass(frozen=True)
@@ -96,19 +91,6 @@ def compare(
     return [_row(case, name, times[name], gpus[name]) for name in ways]
 
 
-def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> float:
-    """Return the throughput of one pass for a whole cohort over that of plain training on the same images.
-
-    The network is MobileFaceNet, trained whole: by default 8 phones of 4 images, in plain training one batch of 32.
-    """
-    case = face_network("mobilefacenet", clients=clients, images=4)
-    rows = compare(case, threads=threads, rounds=rounds, only=("fused", _LARGE))
-    fused, plain = (row_of(rows, name) for name in ("fused", _LARGE))
-    assert fused is not None
-    assert plain is not None
-    return fused.images_per_s / plain.images_per_s
-
-
 def best_engine(rows: list[Row]) -> Row:
     """Return the row of the fastest engine; loops of torch are none."""
     return min((row for row in rows if not row.engine.startswith("torch")), key=lambda row: row.wall_ms)
@@ -131,33 +113,11 @@ def select_s(registered: int = REGISTERED, drawn: int = DRAWN, *, times: int = 2
     return min(found)
 
 
-def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
-    """Return by how many megabytes a thousand rounds let the process grow: a line through all but the first 2/5.
-
-    Raises OSError where the system does not tell a process's memory (/proc).
-    """
-    case = small("1e4", clients=clients)
-    task = replace(case.task, rounds=num_rounds)
-    engine = StackedEngine(case.runtime(1, "cpu"))
-    work = case.work(case.cohort, 1)
-    samples = []
-    for step in run_rounds(task, case.part, work.dim, work.state, Cohort(work.cohort.crops), engine):
-        if step.record.round > 0.4 * num_rounds and step.record.round % max(1, num_rounds // 50) == 0:
-            gc.collect()
-            samples.append((step.record.round, _resident_bytes()))
-    at, held = np.array(samples, np.float64).T
-    return float(np.polyfit(at, held, 1)[0] * 1000 / 1e6)
-
-
-def _resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * _PAGE
-
-
 def _loops(case: Case, device: DeviceName) -> dict[str, Callable[[], None]]:
     return {
         "torch, bare loop": loops.plain(case, device),
         "torch, resident model": loops.resident(case, device),
-        _LARGE: loops.large_batch(case, device),
+        LARGE: loops.large_batch(case, device),
     }
 
 
@@ -182,7 +142,7 @@ def _engines(case: Case, threads: int, device: DeviceName) -> Mapping[str, Calla
 
 def _row(case: Case, name: str, times: list[tuple[float, float]], gpu: Gpu | None) -> Row:
     wall, cpu = (min(each) for each in zip(*times, strict=True))
-    steps = 1 if name == _LARGE else case.steps
+    steps = 1 if name == LARGE else case.steps
     return Row(
         case.name,
         case.part.size,

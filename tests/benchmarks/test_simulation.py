@@ -12,8 +12,8 @@ import pytest
 from benchmarks import simulation
 from benchmarks._peers import environment
 from benchmarks._peers.environment import FLOWER, PEERS, PFL, Figures, Unavailable
+from benchmarks._peers.order import Order, RoundClock, Timed, tree_cpu_s
 from simulation.bench.measure import Row
-from simulation.bench.work import Order, RoundClock, Timed, tree_cpu_s
 
 ORDER = Order("1e4", 10, 2, 5, 1, 1)
 
