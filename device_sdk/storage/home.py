@@ -11,16 +11,6 @@ from mien.errors import ConfigError
 from mien.shell.files import InFolder, storage_errors
 
 
-class _Place:
-    """A file or folder of a home, by its path there."""
-
-    def __init__(self, *parts: str) -> None:
-        self._parts = parts
-
-    def __get__(self, home: Home, _owner: type[Home]) -> Path:
-        return home.root.joinpath(*self._parts)
-
-
 @dataclass(frozen=True)
 class Home:
     """The paths of a device's folder; `open` makes the folder, nothing else here writes to the disk."""
@@ -55,27 +45,6 @@ class Home:
     """The variants of these models that this device runs or has looked at, by hash; they hold parameters."""
 
     participation_lock = InFolder("participate.lock")
-    """Held while a process takes part in rounds."""
-
-    gallery = _Place("device.db")
-    """The encrypted gallery."""
-    attempts = _Place("attempts.db")
-    """The encrypted log of private sums that this device took part in."""
-    config = _Place("device.toml")
-    """Owner's settings, in TOML; absent until there are any."""
-    identity = _Place("identity.json")
-    """Certificates and addresses: what joining gave."""
-    identity_key = _Place("identity.key")
-    """The device's private key, sealed under a key of the key store."""
-    release = _Place("release.json")
-    """The highest signed release that was accepted."""
-    models = _Place("models")
-    """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
-    graphs = _Place("models", "graphs")
-    """ONNX Runtime's graphs for these models, by the hash of their layout; they hold no parameters."""
-    variants = _Place("models", "variants")
-    """The variants of these models that this device runs or has looked at, by hash; they hold parameters."""
-    participation_lock = _Place("participate.lock")
     """Held while a process takes part in rounds."""
 
     @classmethod

@@ -129,31 +129,13 @@ class DrawnPhones:
         """`images` says how many each phone holds, in the place of the profile."""
         self.cost, self._profile, self._task, self._seed = cost, profile, task, seed
         self._capacity = capacity or draw_capacity(profile, num_phones, seed)
-        self._presence = presence or Diurnal(profile.availability, profile.battery, num_phones, seed)
+        self.tiers, self.tier_of = self._capacity.tiers, self._capacity.tier_of
+        self.presence: Presence = presence or Diurnal(profile.availability, profile.battery, num_phones, seed)
+        self.latency_s = profile.spread.latency_s
         work, rng = profile.work, np.random.default_rng([seed, 4])
         held = work.images * np.exp(work.images_spread * rng.standard_normal(num_phones, dtype=np.float32))
         held = held if images is None else np.array(images, np.float32)
         self._images: NDArray[np.int16] = np.clip(np.rint(held), 1, 10_000).astype(np.int16)
-
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        """The profile's tiers."""
-        return self._capacity.tiers
-
-    @property
-    def tier_of(self) -> NDArray[np.int8]:
-        """Each phone's tier."""
-        return self._capacity.tier_of
-
-    @property
-    def presence(self) -> Presence:
-        """The spans of time in which phones are there."""
-        return self._presence
-
-    @property
-    def latency_s(self) -> float:
-        """The profile's latency."""
-        return self._profile.spread.latency_s
 
     def name(self, phone: int) -> str:
         """Return a phone's device id."""
@@ -181,12 +163,12 @@ class DrawnPhones:
         """
         each, capacity = self.cost.stages[stage], self._capacity
         received_s = each.received / float(capacity.down_bytes_s[phone])
-        return self._profile.spread.latency_s + received_s + each.sent / float(capacity.up_bytes_s[phone])
+        return self.latency_s + received_s + each.sent / float(capacity.up_bytes_s[phone])
 
     def _training_s(self, phone: int) -> float:
         """Return the time before the first step."""
         fetched_s = self.cost.model_bytes / float(self._capacity.down_bytes_s[phone])
-        return self._profile.spread.latency_s + fetched_s + self._profile.work.start_s
+        return self.latency_s + fetched_s + self._profile.work.start_s
 
     def _steps_s(self, phone: int) -> float:
         work, local, images = self._profile.work, self._task.local, int(self._images[phone])

@@ -6,13 +6,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from coordinator.commands.tasks import read_task
 from mien.errors import ConfigError
 from mien.records import from_mapping, to_mapping
 from mien.shell.settings import value_of
 from mien.specs import TaskSpec
+from simulation.runs import grid
 
 _NEXT: Final = re.compile(r",(?=[^,=\[\]{}\"']+=)")
 """A comma after which another field begins; commas within a value stay."""
@@ -37,7 +38,7 @@ def changed(task: TaskSpec, changes: str) -> TaskSpec:
         name, sign, value = change.partition("=")
         if not sign or not name.strip():
             raise ConfigError(f"--set {change!r} is no change; write field=value, such as cohort.over_selection=1.3")
-        _put(values, name.strip().split("."), value_of(value), change)
+        values = grid.changed(values, {name.strip(): value_of(value)})
     return from_mapping(TaskSpec, values)
 
 
@@ -57,13 +58,3 @@ def policies(paths: Sequence[Path], changes: Sequence[str]) -> tuple[Policy, ...
     if len(set(names)) < len(names):
         raise ConfigError("two policies have one name; give the files, or the changes, names of their own")
     return tuple(found)
-
-
-def _put(values: dict[str, Any], names: list[str], value: object, change: str) -> None:
-    *tables, last = names
-    for name in tables:
-        table = values.setdefault(name, {})
-        if not isinstance(table, dict):
-            raise ConfigError(f"--set {change!r}: {name} is no table; name one of its own fields")
-        values = table
-    values[last] = value

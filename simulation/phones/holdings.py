@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -123,41 +123,31 @@ class MemoryGallery:
             self._kept[pending.task_id] = by_person(pending.private, pending.people, pending.per_identity)
 
 
-class SumsInMemory:
-    """An emulated phone's log of private sums."""
+@dataclass
+class SumsInMemory(MemoryLog):
+    """An emulated phone's log of private sums, with the terms of each that it began."""
 
-    def __init__(self, *, log: MemoryLog | None = None, budget: Budget = unlimited) -> None:
-        self._log, self._budget = log or MemoryLog(), budget
-        self._terms: list[RoundConfig] = []
+    budget: Budget = unlimited
+    terms: list[RoundConfig] = field(default_factory=list)
 
     def under(self, budget: Budget) -> AttemptLog:
         """Return the same log, which asks `budget` before it begins an attempt."""
-        asking = SumsInMemory(log=self._log, budget=budget)
-        asking._terms = self._terms
-        return asking
+        return replace(self, budget=budget)
 
     def has_begun(self, attempt: AttemptId) -> bool:
         """Tell whether an attempt, or a later one of its task, was begun."""
-        return attempt.order <= self._log.begun.get(attempt.task_id, (-1, -1))
+        return attempt.order <= self.begun.get(attempt.task_id, (-1, -1))
 
     def participations(self) -> tuple[RoundConfig, ...]:
         """Return the terms of every sum that this phone is or may be in."""
-        masked = set(self._log.masked)
-        return tuple(terms for terms in self._terms if terms.attempt_id in masked)
+        masked = set(self.masked)
+        return tuple(terms for terms in self.terms if terms.attempt_id in masked)
 
     def begin(self, config: RoundConfig) -> None:
         """Remember an attempt; raises ReplayError, BudgetExceededError."""
-        self._budget(config, self.participations())
-        self._log.begin(config)
-        self._terms[:] = [*self.participations(), config]
-
-    def record_masked(self, attempt: AttemptId) -> None:
-        """Count one more participation."""
-        self._log.record_masked(attempt)
-
-    def record_unmasked(self, attempt: AttemptId) -> None:
-        """Remember that shares go out."""
-        self._log.record_unmasked(attempt)
+        self.budget(config, self.participations())
+        super().begin(config)
+        self.terms[:] = [*self.participations(), config]
 
 
 class SharedModels:

@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -28,9 +28,7 @@ class RoundNotes:
     and when the last was done.
     """
 
-    task_id: str
-    round: int
-    attempt: int
+    ref: RoundRef
     stages: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     model_id: str = ""
@@ -38,11 +36,6 @@ class RoundNotes:
     uploaded: tuple[str, ...] = field(default=(), repr=False)
     uploaded_bytes: int = 0
     upload_span: tuple[float, ...] = ()
-
-    @property
-    def key(self) -> tuple[str, int, int]:
-        """The attempt's task, round and number."""
-        return self.task_id, self.round, self.attempt
 
     @property
     def end(self) -> str:
@@ -55,7 +48,7 @@ class RoundNotes:
         never = float("inf")
         spans = (*self.upload_span, *other.upload_span)
         return RoundNotes(
-            *self.key,
+            self.ref,
             {name: min(self.stages.get(name, never), other.stages.get(name, never)) for name in sorted(names)},
             self.reason or other.reason,
             self.model_id or other.model_id,
@@ -73,9 +66,7 @@ class RoundNotes:
     def record(self) -> dict[str, Any]:
         """Return the attempt as its line in the file of records has it."""
         return {
-            "task_id": self.task_id,
-            "round": self.round,
-            "attempt": self.attempt,
+            **asdict(self.ref),
             "end": self.end.lower() or "unknown",
             "reason": self.reason,
             "model_id": self.model_id,
@@ -137,28 +128,19 @@ class Notes:
         """Note that a phone heard of a stage."""
         reason = event.reason if event.stage is Stage.ABORTED else ""
         stages = {event.stage.name if event.stage else "OTHER": self._unix_s()}
-        self._put(RoundNotes(ref.task_id, ref.round, ref.attempt, stages, reason, event.model_id, event.num_reports))
+        self._put(RoundNotes(ref, stages, reason, event.model_id, event.num_reports))
 
     def uploaded(self, ref: RoundRef, device_id: str, size_bytes: int, took_s: float) -> None:
         """Note a contribution that was accepted."""
         now = self._unix_s()
-        self._put(
-            RoundNotes(
-                ref.task_id,
-                ref.round,
-                ref.attempt,
-                uploaded=(device_id,),
-                uploaded_bytes=size_bytes,
-                upload_span=(now - took_s, now),
-            )
-        )
+        span = (now - took_s, now)
+        self._put(RoundNotes(ref, uploaded=(device_id,), uploaded_bytes=size_bytes, upload_span=span))
 
     def _put(self, seen: RoundNotes) -> None:
-        ref = RoundRef(seen.task_id, seen.round, seen.attempt)
         with self._lock:
             self._last_work_s = self._unix_s()
-            known = self._rounds.get(ref)
-            self._rounds[ref] = seen if known is None else known.with_(seen)
+            known = self._rounds.get(seen.ref)
+            self._rounds[seen.ref] = seen if known is None else known.with_(seen)
 
     @property
     def rounds(self) -> tuple[RoundNotes, ...]:
@@ -196,10 +178,10 @@ class Notes:
 
 def attempts(processes: Sequence[ProcessNotes]) -> list[RoundNotes]:
     """Return every attempt as all processes saw it, in order."""
-    found: dict[tuple[str, int, int], RoundNotes] = {}
+    found: dict[RoundRef, RoundNotes] = {}
     for process in processes:
         for seen in process.rounds:
-            found[seen.key] = found[seen.key].with_(seen) if seen.key in found else seen
+            found[seen.ref] = found[seen.ref].with_(seen) if seen.ref in found else seen
     return sorted(found.values(), key=lambda each: min(each.stages.values(), default=0.0))
 
 
