@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, Objective, Runtime, TrainingJob
-from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions, cluster
+from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.methods.proxies import class_means, head_objective
 from mien.specs import LocalSpec
 
@@ -54,7 +54,7 @@ class Trainer:
     seed: int = 0
 
     def supervised(self, theta: Vector, faces: Faces) -> Vector:
-        """Return the model after training on labelled faces."""
+        """Return the model after training on labelled faces: of the source (stage 1), of the target, or of both."""
         job = TrainingJob(theta, self.part, faces.crops, self._head(theta, faces), self.local, self.seed)
         return self.runtime.train(job).theta
 
@@ -83,31 +83,10 @@ class Trainer:
         return head_objective(options.head, w_KD, faces.labels, scale=options.scale, margin=options.margin)
 
 
-def central(trainer: Trainer, theta: Vector, faces: Faces) -> Vector:
-    """Return the model trained on all faces with their true labels: the bound without any constraint."""
-    return trainer.supervised(theta, faces)
-
-
-def source_only(trainer: Trainer, theta: Vector, source: Faces) -> Vector:
-    """Return the model trained on the source: stage 1, which every other system of the table starts from."""
-    return trainer.supervised(theta, source)
-
-
-def target_only(trainer: Trainer, theta: Vector, target: Faces) -> Vector:
-    """Return the model trained on the target with its true labels, without the source."""
-    return trainer.supervised(theta, target)
-
-
 def merge(trainer: Trainer, theta: Vector, source: Faces, target: Faces) -> Vector:
     """Return the model trained on both with true labels, no identity being in both."""
     labels = np.concatenate([source.labels, target.labels + source.num_identities])
     return trainer.supervised(theta, Faces(np.concatenate([source.crops, target.crops]), labels))
-
-
-def fine_tune(trainer: Trainer, theta: Vector, target: Crops, clustering: ClusteringSpec) -> Vector:
-    """Return the source's model `theta` after training on the target with pseudo labels by clustering."""
-    labels = cluster(trainer.runtime.embed(theta, target), clustering)
-    return trainer.supervised(theta, Faces(target, labels))
 
 
 def dan(trainer: Trainer, theta: Vector, source: Faces, target: Crops, *, trade_off: float = 1.0) -> Vector:
@@ -132,6 +111,3 @@ def dann(trainer: Trainer, theta: Vector, source: Faces, target: Crops, *, rever
         "output": rng.normal(0, HIDDEN**-0.5, HIDDEN).astype(np.float32),
     }
     return trainer.adapted(theta, source, target, Objective("dann", discriminator, constants={"reversal": reversal}))
-
-
-__all__ = ["Faces", "Trainer", "central", "dan", "dann", "fine_tune", "merge", "source_only", "target_only"]

@@ -31,8 +31,10 @@ from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, TorchRuntime
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops
+from mien.methods.base import Crops, TrainingJob
+from mien.methods.proxies import class_means, head_objective
 from mien.shell.lock import held
+from mien.specs import LocalSpec
 from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
@@ -78,9 +80,9 @@ class Workbench:
         """Return one person's crops (N, H, W, 3)."""
         return np.asarray(self.crops[self.labels == self.people.index(name)])
 
-    def labelled(self, names: Sequence[str]) -> tuple[Crops, NDArray[np.int64]]:
-        """Return several people's crops, one person after another, with labels 0 ... len(names) - 1."""
-        each = [self.crops_of(name) for name in names]
+    def labelled(self, names: Sequence[str], max_images: int | None = None) -> tuple[Crops, NDArray[np.int64]]:
+        """Return several people's crops, at most so many of each, with labels 0 ... len(names) - 1."""
+        each = [self.crops_of(name)[:max_images] for name in names]
         return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
 
     def cohort(self, clients: Mapping[str, Sequence[str]], public: Sequence[str] = ()) -> Cohort:
@@ -111,26 +113,40 @@ class Workbench:
         return all_pairs(self.runtime.embed(theta, crops), labels)
 
     def verification(self, theta: Vector, names: Sequence[str]) -> dict[str, float]:
-        """Return EER, TAR at FMR 1e-2 and 1e-3 (left out where not measurable), mean cosines, and counts.
-
-        A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
-        """
+        """Return the error rates, TAR at FMR 1e-2 and 1e-3 among them, and the mean cosines."""
         scores = self.comparisons(theta, names)
-        found = {
-            "mated": float(scores.num_mated),
-            "non_mated": float(scores.num_non_mated),
-            "cos_mated": float(scores.mated.mean()),
-            "cos_non_mated": float(scores.non_mated.mean()),
-        }
-        try:
-            curve = det_curve(scores)
-        except UndefinedMetricError:
-            return {**found, "eer": 0.5}
-        found["eer"] = equal_error_rate(curve).value
-        for name, target in (("tar_1e-2", 1e-2), ("tar_1e-3", 1e-3)):
-            with contextlib.suppress(UndefinedMetricError):
-                found[name] = point_at_fmr(curve, target).tar
-        return found
+        return {**error_rates(scores, {"tar_1e-2": 1e-2, "tar_1e-3": 1e-3}), **mean_cosines(scores)}
+
+    def trained_centrally(
+        self, names: Sequence[str], head: str, local: LocalSpec, seed: int, *, scale: float, margin: float
+    ) -> Vector:
+        """Return what a head over these people makes of the model with all their images in one place: no privacy."""
+        crops, labels = self.labelled(names)
+        w_KD = class_means(self.runtime.embed(self.theta, crops), labels, len(names))
+        objective = head_objective(head, w_KD, labels, scale=scale, margin=margin)
+        return self.runtime.train(TrainingJob(self.theta, self.part, crops, objective, local, seed)).theta
+
+
+def error_rates(scores: Comparisons, targets: Mapping[str, float]) -> dict[str, float]:
+    """Return counts, EER, and TAR at each target FMR by the name it has (left out where not measurable).
+
+    A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+    """
+    found = {"mated": float(scores.num_mated), "non_mated": float(scores.num_non_mated)}
+    try:
+        curve = det_curve(scores)
+    except UndefinedMetricError:
+        return {**found, "eer": 0.5}
+    found["eer"] = equal_error_rate(curve).value
+    for name, target in targets.items():
+        with contextlib.suppress(UndefinedMetricError):
+            found[name] = point_at_fmr(curve, target).tar
+    return found
+
+
+def mean_cosines(scores: Comparisons) -> dict[str, float]:
+    """Return the mean cosine of one person's images, and of different people's."""
+    return {"cos_mated": float(scores.mated.mean()), "cos_non_mated": float(scores.non_mated.mean())}
 
 
 @functools.lru_cache(maxsize=2)

@@ -36,6 +36,7 @@ from simulation.engines.runtimes import PublicOnly
 from simulation.faces.datasets import LabelledCrops, People, read_people
 from simulation.faces.listed import read_pairs
 from simulation.faces.models import sface_path
+from simulation.runs.grid import changed
 
 HERE: Final = Path(__file__).resolve().parent
 NUM_PHONES: Final = 10
@@ -54,13 +55,7 @@ class Variant:
     def spec(self, seed: int) -> TaskSpec:
         """Return the task of this variant."""
         values: dict[str, Any] = tomllib.loads((HERE / f"{self.task}.toml").read_text(encoding="utf-8"))
-        for name, value in (*self.changes.items(), ("seed", seed)):
-            *folders, last = name.split(".")
-            place = values
-            for folder in folders:
-                place = place.setdefault(folder, {})
-            place[last] = value
-        return from_mapping(TaskSpec, values)
+        return from_mapping(TaskSpec, changed(values, {**self.changes, "seed": seed}))
 
 
 VARIANTS: Final[Mapping[str, Variant]] = {

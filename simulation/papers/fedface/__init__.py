@@ -10,12 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
-
 from mien.evaluation import det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
-from mien.methods.base import Objective, ServerState, TrainingJob
-from mien.methods.spreadout import normalise
+from mien.methods.base import ServerState
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import RoundRecord, run_task
 from simulation.engines.runtimes import OncePerRound
@@ -46,7 +43,8 @@ def measure(job: Job) -> Mapping[str, Any]:
     if settings["system"] == "pretrained":
         return _figures(bench, bench.theta, test)
     if settings["system"] == "pooled":
-        return _figures(bench, _pooled(bench, phones, settings["rounds"], job.seed), test)
+        local = LocalSpec(lr=SOFTMAX_LR, epochs=settings["rounds"], batch_size=50, momentum=0.9, flip=False)
+        return _figures(bench, bench.trained_centrally(phones, "cosface", local, job.seed, **COSFACE), test)
     target = TARGET * bench.verification(bench.theta, validation)["eer"]
     trace: list[list[float]] = []
 
@@ -83,19 +81,3 @@ def _clients(people: tuple[str, ...], num: int) -> dict[str, tuple[str, ...]]:
     if num == len(people):
         return {name: (name,) for name in people}
     return {f"client-{i:02d}": tuple(people[i::num]) for i in range(num)}
-
-
-def _pooled(bench: Workbench, phones: tuple[str, ...], epochs: int, seed: int) -> Vector:
-    """Return what CosFace on everybody's images in one place makes of the model: no privacy, the upper bound."""
-    crops, labels = bench.labelled(phones)
-    embeddings = bench.runtime.embed(bench.theta, crops)
-    means = np.stack([embeddings[labels == k].mean(axis=0) for k in range(len(phones))])
-    objective = Objective(
-        "cosface",
-        private={"class_embeddings": normalise(means).astype(np.float32)},
-        per_crop={"target": np.eye(len(phones), dtype=np.float32)[labels]},
-        constants=COSFACE,
-        unit_norm=("class_embeddings",),
-    )
-    local = LocalSpec(lr=SOFTMAX_LR, epochs=epochs, batch_size=50, momentum=0.9, flip=False)
-    return bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, local, seed)).theta

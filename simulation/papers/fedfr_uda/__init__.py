@@ -8,7 +8,7 @@ are Caucasian and African faces, ours are those of the synthetic faces (`<domain
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,27 +28,6 @@ Settings = dict[str, Any]
 DATA: Final = parse_toml(Path(__file__).with_name("benchmarks.toml").read_text(encoding="utf-8"), "benchmarks.toml")
 LABELS: Final[Mapping[str, str]] = DATA["labels"]
 
-COLUMNS: Final = (
-    Column("target accuracy", "target_accuracy"),
-    Column("TAR at FMR 0.1", "target_tar_1e-1"),
-    Column("TAR at FMR 0.01", "target_tar_1e-2"),
-    Column("TAR at FMR 0.001", "target_tar_1e-3"),
-    Column("rank 1", "target_rank1"),
-)
-DOMAINS: Final = (
-    Column("target accuracy", "target_accuracy"),
-    Column("target rank 1", "target_rank1"),
-    Column("source accuracy", "source_accuracy"),
-    Column("source rank 1", "source_rank1"),
-)
-CLUSTERS: Final = (
-    Column("F-score", "f_score"),
-    Column("BCubed F", "bcubed"),
-    Column("NMI", "nmi"),
-    Column("clusters", "clusters", "integer"),
-    *DOMAINS[:2],
-)
-
 
 def study(*, quick: bool, faces: Path | None) -> Experiment:
     """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
@@ -56,74 +35,40 @@ def study(*, quick: bool, faces: Path | None) -> Experiment:
     small = {**(DATA["quick"] if quick else {}), **(DATA["quick_real"] if quick and real else {})}
     names = {"s": "real"} if real else {"s": "s"} if quick else {"s": "s", "l": "l"}
     benchmarks = {name: {**DATA["shared"], **DATA["settings"][of], **small} for name, of in names.items()}
-    tables = tuple(table for name, scale in benchmarks.items() for table in _tables(name, scale, real=real))
-    claims = tuple(claim for name, scale in benchmarks.items() for claim in _claims(name, scale, real=real))
+    tables, claims = list[Table](), list[Claim]()
+    for name, scale in benchmarks.items():
+        where = "real" if real else name.upper()
+        own = [_table(table, name, scale, where, real=real) for table in DATA["tables"]]
+        tables += own
+        rows = {row.name for table in own for row in table.rows}
+        claims += [claim for claim in _claims(name, scale, where) if {claim.greater, claim.lesser} <= rows]
     notes = tuple(DATA["notes"])
-    return Experiment("fedfr_uda", TITLE, measure, tables, claims, SOURCE, notes, dataset_of(folder))
+    return Experiment("fedfr_uda", TITLE, measure, tuple(tables), tuple(claims), SOURCE, notes, dataset_of(folder))
 
 
-def _tables(name: str, scale: Settings, *, real: bool) -> tuple[Table, ...]:
-    where = "real faces" if real else name.upper()
-    nothing: Mapping[str, Sequence[str]] = {}
-    tables = ("systems", "clustering", "ablation")
-    paper_2, paper_4, paper_5 = (nothing if real else DATA["paper"][name][table] for table in tables)
-
-    def row(system: str, paper: Mapping[str, Sequence[str]], **changes: Any) -> Row:
-        return Row(
-            f"{name}_{system}", LABELS[system], {**scale, "system": system, **changes}, tuple(paper.get(system, ()))
-        )
-
-    def local_steps(steps: int) -> Row:
-        return Row(f"{name}_e{steps}", f"E = {steps}", {**scale, "system": "fl", "local_steps": steps})
-
-    def clients(number: int) -> Row:
-        return Row(f"{name}_k{number}", f"K = {number}", {**scale, "system": "fl", "clients": number})
-
-    return (
-        Table(
-            f"Tables 2 and 3: systems ({where})",
-            tuple(row(system, paper_2) for system in DATA["paper"]["s"]["systems"]),
-            DOMAINS,
-            () if real else ("African ver.", "African id.", "Caucasian ver.", "Caucasian id."),
-        ),
-        Table(
-            f"Table 4: clustering ({where})",
-            tuple(row(system, paper_4) for system in ("dbscan", "kmeans", "finch", "fl")),
-            CLUSTERS,
-            () if real else ("F-score", "African ver.", "African id."),
-        ),
-        Table(
-            f"Table 5: ablation ({where})",
-            tuple(row(system, paper_5) for system in ("source_only", "fine_tune", "fl", "dcl")),
-            COLUMNS,
-            () if real else ("Acc", "TAR 0.1", "TAR 0.01", "TAR 0.001", "rank 1"),
-        ),
-        Table(
-            f"Figure 4: local iterations E ({where})",
-            (
-                *(local_steps(e) for e in sweep_of(scale)),
-                row("fl", {}),
-            ),
-            DOMAINS,
-            note=f"The last row has E = {scale['local_steps']}; all take {scale['steps']} iterations.",
-        ),
-        Table(
-            f"Figure 5: target clients K ({where})",
-            (*(clients(k) for k in (1, 2, 4, 6) if k != scale["clients"]), row("fl", {})),
-            (Column("F-score", "f_score"), *DOMAINS),
-            note=f"The last row has K = {scale['clients']}.",
-        ),
-        Table(
-            f"Figure 6: forgetting ({where})",
-            tuple(row(system, {}) for system in ("source_only", "fine_tune", *_without_source(scale), "fl", "dcl")),
-            (*DOMAINS, Column("source TAR at FMR 0.001", "source_tar_1e-3")),
-        ),
+def _table(table: Settings, name: str, scale: Settings, where: str, *, real: bool) -> Table:
+    """Return one table of a benchmark; real faces have no figures of the paper's beside theirs."""
+    paper = DATA["paper"][name][table["paper"]] if "paper" in table and not real else {}
+    # One target alone is no federation, and has no row without the source.
+    systems = [system for system in table["rows"] if system != "no_source" or scale["clients"] > 1]
+    rows = [
+        Row(f"{name}_{system}", LABELS[system], {**scale, "system": system}, tuple(paper.get(system, ())))
+        for system in systems
+    ]
+    if field := table.get("sweep"):
+        letter, values = SWEEPS[field](scale)
+        swept = [
+            Row(f"{name}_{letter}{n}", f"{letter.upper()} = {n}", {**scale, "system": "fl", field: n}) for n in values
+        ]
+        rows = swept + rows
+    groups = [DATA["columns"][group] if isinstance(group, str) else [group] for group in table["columns"]]
+    return Table(
+        f"{table['title']} ({'real faces' if real else where})",
+        tuple(rows),
+        tuple(Column(*column) for group in groups for column in group),
+        tuple(table.get("paper_columns", ())) if not real else (),
+        table.get("note", "").format_map(scale),
     )
-
-
-def _without_source(scale: Settings) -> tuple[str, ...]:
-    """Return the row of targets that train without the source; one alone is no federation."""
-    return ("no_source",) if scale["clients"] > 1 else ()
 
 
 def sweep_of(scale: Settings) -> list[int]:
@@ -132,43 +77,20 @@ def sweep_of(scale: Settings) -> list[int]:
     return sorted(tried - {0, scale["local_steps"]})
 
 
-def _claims(name: str, scale: Settings, *, real: bool) -> tuple[Claim, ...]:
+SWEEPS: Final[Mapping[str, Callable[[Settings], tuple[str, list[int]]]]] = {
+    "local_steps": lambda scale: ("e", sweep_of(scale)),
+    "clients": lambda scale: ("k", [number for number in (1, 2, 4, 6) if number != scale["clients"]]),
+}
+"""Of a swept field: the letter that begins its rows' names, and the values beside the benchmark's own."""
+
+
+def _claims(name: str, scale: Settings, where: str) -> list[Claim]:
     """Return what the paper claims of a benchmark, S's claims for real faces."""
-    where = "real" if real else name.upper()
-
-    def claim(text: str, greater: str, lesser: str, metric: str, within: float | None = None) -> Claim:
-        return Claim(f"{where}: {text}", f"{name}_{greater}", f"{name}_{lesser}", metric, within)
-
-    target, source = "target_accuracy", "source_accuracy"
-    shared = (
-        claim("C-FINCH clusters better than DBSCAN", "fl", "dbscan", "f_score"),
-        claim("C-FINCH clusters better than K-means", "fl", "kmeans", "f_score"),
-        claim("C-FINCH clusters better than FINCH", "fl", "finch", "f_score"),
-        claim("the model that C-FINCH's labels train is better than FINCH's", "fl", "finch", target),
-        claim("fine-tuning on clusters gains on the target", "fine_tune", "source_only", target),
-        claim("federated rounds gain more", "fl", "fine_tune", target),
-        claim("DCL gains more still", "dcl", "fl", target),
-        claim("FedFR does better on the target than DAN", "dcl", "dan", target),
-        claim("FedFR does better on the target than DANN", "dcl", "dann", target),
-        claim("fine-tuning forgets the source", "source_only", "fine_tune", source),
-        claim("FedFR forgets less than fine-tuning", "dcl", "fine_tune", source),
-        *(claim("without the source the target loses", "fl", each, target) for each in _without_source(scale)),
-        *(claim("without the source the source is forgotten", "fl", each, source) for each in _without_source(scale)),
-    )
-    most = f"e{sweep_of(scale)[-1]}"
-    if name == "l":
-        return (
-            *shared,
-            claim("FedFR does better on the target than merging", "dcl", "merge", target),
-            claim("fewer, longer rounds cost little (within 2 points)", "fl", most, target, 0.02),
-            claim("6 target clients lose little against 1 (within 2 points)", "fl", "k6", target, 0.02),
-        )
-    return (
-        *shared,
-        claim("merging with true labels is the upper bound", "merge", "dcl", target),
-        claim("fewer, longer rounds cost accuracy", "fl", most, target),
-        claim("6 target clients do better than 1", "k6", "k1", target),
-    )
+    most = {"most": f"e{sweep_of(scale)[-1]}"}
+    return [
+        Claim(f"{where}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest)
+        for text, greater, lesser, *rest in (*DATA["claims"]["shared"], *DATA["claims"][name])
+    ]
 
 
 __all__ = ["measure", "study"]

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mien.errors import EmptyFolderError
 from simulation.centralised.systems import Faces
@@ -69,9 +68,7 @@ def divide(people: tuple[str, ...], settings: dict[str, Any], seed: int) -> Doma
 
 def faces_of(bench: Workbench, people: tuple[str, ...], max_images: int) -> Faces:
     """Return these people's crops, at most so many of each, with labels from 0."""
-    each = [bench.crops_of(name)[:max_images] for name in people]
-    labels: NDArray[np.int64] = np.repeat(np.arange(len(each)), [len(crops) for crops in each])
-    return Faces(np.concatenate(each), labels)
+    return Faces(*bench.labelled(people, max_images))
 
 
 def _draw(people: tuple[str, ...], domain: str, counts: tuple[int, ...], seed: int) -> list[tuple[str, ...]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 from collections.abc import Callable, Mapping
@@ -14,15 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import DBSCAN, KMeans
 
-from mien.errors import UndefinedMetricError
 from mien.evaluation import (
     all_pairs,
     cmc,
-    det_curve,
-    equal_error_rate,
     kfold_accuracy,
     pair_scores,
-    point_at_fmr,
     search,
 )
 from mien.evaluation.protocols.folders import sample_pairs
@@ -42,7 +37,7 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from simulation.centralised import systems
 from simulation.centralised.systems import Faces, Trainer
 from simulation.engines.engine import Cohort, RoundRecord, run_task
-from simulation.faces.workbench import TRAINABLE, Workbench
+from simulation.faces.workbench import TRAINABLE, Workbench, error_rates
 from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, prepared
 from simulation.papers.light import open_light_workbench
 from simulation.runs.experiment import Job
@@ -83,9 +78,8 @@ def measure(job: Job) -> Mapping[str, Any]:
     scene = open_scene(job, settings)
     system = settings["system"]
     if system in POOLED:
-        theta, found = POOLED[system](scene)
-    else:
-        theta, found = federated(scene, system)
+        return figures(scene, POOLED[system](scene))
+    theta, found = fine_tuned(scene) if system == "fine_tune" else federated(scene, system)
     return {**found, **figures(scene, theta)}
 
 
@@ -108,7 +102,7 @@ def _pretrained(folder: str, shared: str, seed: int) -> Vector:
     settings = json.loads(shared)
     bench = open_light_workbench(Path(folder) if folder else None)
     source = faces_of(bench, divide(bench.people, settings, seed).source, settings["max_images"])
-    return systems.source_only(_trainer(bench, settings, settings["pretrain_steps"], seed), bench.theta, source)
+    return _trainer(bench, settings, settings["pretrain_steps"], seed).supervised(bench.theta, source)
 
 
 def _trainer(bench: Workbench, settings: Mapping[str, Any], steps: int, seed: int) -> Trainer:
@@ -187,35 +181,13 @@ def _clients(scene: Scene) -> dict[str, Faces]:
     }
 
 
-def _source_only(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    return scene.pretrained, {}
-
-
-def _target_only(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    """From the released model: the source's is what it is compared with."""
-    return systems.target_only(scene.trainer, scene.bench.theta, scene.target), {}
-
-
-def _merge(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    return systems.merge(scene.trainer, scene.pretrained, scene.source, scene.target), {}
-
-
-def _fine_tune(scene: Scene) -> tuple[Vector, dict[str, Any]]:
+def fine_tuned(scene: Scene) -> tuple[Vector, dict[str, Any]]:
+    """Return the model after training on the target's clusters in one place, with the clustering's scores."""
     one = replace(scene, settings={**scene.settings, "clients": 1})
     clusterer, parameter = chosen_clusterer(one, "c_finch")
     labels = clusterer(_embed(scene, scene.target), scene.target.num_identities)
     theta = scene.trainer.supervised(scene.pretrained, Faces(scene.target.crops, labels))
     return theta, {**_scores(scene.target.labels, labels), "parameter": parameter}
-
-
-def _dan(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    source, target = scene.source, scene.target.crops
-    return systems.dan(_for_both(scene), scene.pretrained, source, target, trade_off=scene.settings["trade_off"]), {}
-
-
-def _dann(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    source, target = scene.source, scene.target.crops
-    return systems.dann(_for_both(scene), scene.pretrained, source, target, reversal=scene.settings["reversal"]), {}
 
 
 def _for_both(scene: Scene) -> Trainer:
@@ -225,14 +197,23 @@ def _for_both(scene: Scene) -> Trainer:
     return replace(scene.trainer, local=replace(scene.trainer.local, batch_size=size))
 
 
-POOLED: Final[Mapping[str, Callable[[Scene], tuple[Vector, dict[str, Any]]]]] = {
-    "source_only": _source_only,
-    "target_only": _target_only,
-    "merge": _merge,
-    "fine_tune": _fine_tune,
-    "dan": _dan,
-    "dann": _dann,
+POOLED: Final[Mapping[str, Callable[[Scene], Vector]]] = {
+    "source_only": lambda scene: scene.pretrained,
+    # From the released model: the source's is what it is compared with.
+    "target_only": lambda scene: scene.trainer.supervised(scene.bench.theta, scene.target),
+    "merge": lambda scene: systems.merge(scene.trainer, scene.pretrained, scene.source, scene.target),
+    "dan": lambda scene: systems.dan(
+        _for_both(scene),
+        scene.pretrained,
+        scene.source,
+        scene.target.crops,
+        trade_off=scene.settings["trade_off"],
+    ),
+    "dann": lambda scene: systems.dann(
+        _for_both(scene), scene.pretrained, scene.source, scene.target.crops, reversal=scene.settings["reversal"]
+    ),
 }
+"""Systems that need all faces in one place, from a scene to a model."""
 
 
 # Clusterings.
@@ -308,7 +289,7 @@ def figures(scene: Scene, theta: Vector) -> dict[str, float]:
     for domain, people in (("target", scene.domains.target_test), ("source", scene.domains.source_test)):
         faces = faces_of(scene.bench, people, scene.settings["max_images"])
         embeddings = scene.bench.runtime.embed(theta, faces.crops)
-        for name, value in _verification(embeddings, faces.labels).items():
+        for name, value in error_rates(all_pairs(embeddings, faces.labels), FMRS).items():
             found[f"{domain}_{name}"] = value
         found[f"{domain}_accuracy"] = _fold_accuracy(embeddings, faces.labels, scene.settings["pairs"])
         found[f"{domain}_rank1"] = _rank_1(embeddings, faces.labels)
@@ -319,20 +300,6 @@ def _accuracy(scene: Scene, theta: Vector, people: tuple[str, ...]) -> float:
     faces = faces_of(scene.bench, people, scene.settings["max_images"])
     embeddings = scene.bench.runtime.embed(theta, faces.crops)
     return _fold_accuracy(embeddings, faces.labels, scene.settings["pairs"])
-
-
-def _verification(embeddings: Embeddings, labels: NDArray[np.int64]) -> dict[str, float]:
-    scores = all_pairs(embeddings, labels)
-    found = {"mated": float(scores.num_mated), "non_mated": float(scores.num_non_mated)}
-    try:
-        curve = det_curve(scores)
-    except UndefinedMetricError:  # collapsed to one point
-        return {**found, "eer": 0.5}
-    found["eer"] = equal_error_rate(curve).value
-    for name, target in FMRS.items():
-        with contextlib.suppress(UndefinedMetricError):
-            found[name] = point_at_fmr(curve, target).tar
-    return found
 
 
 def _fold_accuracy(embeddings: Embeddings, labels: NDArray[np.int64], num: int) -> float:

@@ -13,15 +13,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from mien.layout import Vector
-from mien.methods.base import Objective, TrainingJob
-from mien.methods.spreadout import normalise
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import run_task
 from simulation.engines.runtimes import OncePerRound
 from simulation.faces.datasets import dataset_of
 from simulation.faces.partitions import log_normal
-from simulation.faces.workbench import Workbench, open_workbench
+from simulation.faces.workbench import open_workbench
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.measuring import class_angles
 from simulation.runs.tables import read_tables
@@ -44,7 +41,9 @@ def measure(job: Job) -> Mapping[str, Any]:
     if settings["system"] == "pretrained":
         return bench.verification(bench.theta, test)
     if settings["system"] == "central":
-        return bench.verification(_trained_centrally(bench, people, settings, job.seed), test)
+        local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
+        head = {"scale": 1.0, "margin": 0.0, **settings["head"]}
+        return bench.verification(bench.trained_centrally(people, head.pop("kind"), local, job.seed, **head), test)
     clients = _clients(people, settings["clients"], job.seed, unbalanced=settings.get("unbalanced", False))
     task_data = settings["task"]
     options = {**task_data["options"], "identities": max(len(held) for held in clients.values())}
@@ -63,21 +62,3 @@ def _clients(people: Sequence[str], num: int, seed: int, *, unbalanced: bool) ->
     order = [people[i] for i in np.random.default_rng([seed, 5]).permutation(len(people))]
     extra = log_normal(order[num:], num, SIGMA, seed)
     return {client: tuple(sorted((*held, order[i]))) for i, (client, held) in enumerate(extra.items())}
-
-
-def _trained_centrally(bench: Workbench, people: Sequence[str], settings: Mapping[str, Any], seed: int) -> Vector:
-    """Return what the same head makes of the model with all images in one place, one epoch for every round."""
-    crops, labels = bench.labelled(people)
-    head = dict(settings["head"])
-    kind = str(head.pop("kind"))
-    embeddings = bench.runtime.embed(bench.theta, crops)
-    means = normalise(np.stack([embeddings[labels == k].mean(axis=0) for k in range(len(people))]))
-    objective = Objective(
-        kind,
-        private={"class_embeddings": means.astype(np.float32)},
-        per_crop={"target": np.eye(len(people), dtype=np.float32)[labels]},
-        constants=head,
-        unit_norm=() if kind == "softmax" else ("class_embeddings",),
-    )
-    local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
-    return bench.runtime.train(TrainingJob(bench.theta, bench.part, crops, objective, local, seed)).theta

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from mien.errors import UndefinedMetricError
 from mien.evaluation import Comparisons, det_curve, point_at_fmr
@@ -44,8 +45,7 @@ def linkage(scores_SC: Matrix, member_SC: Members, rng: np.random.Generator) -> 
 
 def exchanged_aucs(scores_SC: Matrix, member_SC: Members, rng: np.random.Generator) -> Matrix:
     """Return the AUC under each of EXCHANGES random exchanges of the candidates' names, (EXCHANGES,)."""
-    _, place, counts = np.unique(scores_SC, return_inverse=True, return_counts=True)
-    ranks_SC = (np.cumsum(counts) - (counts - 1) / 2)[place].reshape(scores_SC.shape)  # tied scores share their rank
+    ranks_SC = rankdata(scores_SC).reshape(scores_SC.shape)  # tied scores share their rank
     num_mated = int(member_SC.sum())
     num_non_mated = member_SC.size - num_mated
     orders = [rng.permutation(member_SC.shape[1]) for _ in range(EXCHANGES)]
@@ -56,10 +56,9 @@ def exchanged_aucs(scores_SC: Matrix, member_SC: Members, rng: np.random.Generat
 
 def auc(mated: Matrix, non_mated: Matrix) -> float:
     """Return the chance that a mated score exceeds a non-mated one, ties counting half."""
-    ascending = np.sort(non_mated)
-    below = np.searchsorted(ascending, mated, side="left")
-    not_above = np.searchsorted(ascending, mated, side="right")
-    return float((below + not_above).mean() / (2 * len(non_mated)))
+    num = len(mated)
+    ranks = rankdata(np.concatenate([mated, non_mated]))
+    return float(ranks[:num].sum() - num * (num + 1) / 2) / (num * len(non_mated))
 
 
 def found_among_best(scores_SC: Matrix, member_SC: Members) -> float:

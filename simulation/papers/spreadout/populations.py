@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import EmptyFolderError
+from mien.records import parse_toml
 from simulation.faces.datasets import people_of
 
 
@@ -22,7 +23,7 @@ class TestSet:
     """People of some domains whom nobody trains on."""
 
     label: str
-    domains: tuple[str, ...]
+    domains: Sequence[str]
     num_people: int
 
     __test__ = False
@@ -37,9 +38,9 @@ class Population:
 
     title: str
     note: str
-    public: tuple[str, ...]
+    public: Sequence[str]
     num_public: int
-    phones: tuple[str, ...]
+    phones: Sequence[str]
     num_phones: int
     tests: Mapping[str, TestSet]
     rounds: int = 16
@@ -61,43 +62,10 @@ class Population:
         }
 
 
-SYNTHETIC: Final = Population(
-    "synthetic people",
-    "Synthetic people: 60 public ones of one domain, 200 phones of two others; tests are 200 people of the phones' "
-    "domains and 100 of the public one's.",
-    ("caucasian",),
-    60,
-    ("african", "asian"),
-    200,
-    {"test": TestSet("the phones' domains", ("african", "asian"), 200), "old": TestSet("public", ("caucasian",), 100)},
-)
-REAL: Final = Population(
-    "LFW phones with public CelebA people",
-    "Real faces (research, non-commercial use): 60 public CelebA people, 150 phones of LFW people with ten or more "
-    "pictures; tests are Bollywood, LFW people with fewer pictures, and other CelebA people.",
-    ("celeba",),
-    60,
-    ("lfw",),
-    150,
-    {
-        "test": TestSet("Bollywood", ("bollywood",), 30),
-        "old": TestSet("other LFW people", ("lfwrest",), 150),
-        "celeba": TestSet("other CelebA people", ("celeba",), 150),
-    },
-)
-QUICK: Final = Population(
-    "a handful of synthetic people",
-    "Shipped synthetic people: 6 public ones of one domain, 8 phones of another.",
-    ("asian",),
-    6,
-    ("african",),
-    8,
-    {"test": TestSet("the phones' domain", ("african",), 8), "old": TestSet("public", ("asian",), 6)},
-    rounds=2,
-    cohort=4,
-    moment_every=1,
-    max_people=40,
-)
+POPULATIONS: Final = {
+    name: Population(**{**data, "tests": {key: TestSet(**test) for key, test in data["tests"].items()}})
+    for name, data in parse_toml(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"), "populations").items()
+}
 
 
 def domain(name: str) -> str:
@@ -108,9 +76,9 @@ def domain(name: str) -> str:
 def population_of(faces: Path | None, *, quick: bool) -> Population:
     """Return the division that a folder's domains allow; raises EmptyFolderError for a folder that allows none."""
     if quick:
-        return QUICK
+        return POPULATIONS["quick"]
     found = {domain(name) for name in people_of(faces)}
-    for population in (SYNTHETIC, REAL):
+    for population in (POPULATIONS["synthetic"], POPULATIONS["real"]):
         needed = {*population.public, *population.phones, *(d for t in population.tests.values() for d in t.domains)}
         if needed <= found:
             return population

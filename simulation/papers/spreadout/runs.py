@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -16,18 +16,16 @@ from mien.evaluation import (
     DetCurve,
     all_pairs,
     bootstrap_by_identity,
-    det_curve,
     equal_error_rate,
-    point_at_fmr,
 )
 from mien.layout import Vector
 from mien.methods import fedface, fedgc
-from mien.methods.base import Crops, Runtime
+from mien.methods.base import Runtime
 from mien.methods.spreadout import Matrix, normalise
 from mien.specs import TaskSpec, from_mapping
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from simulation.engines.runtimes import OncePerRound, PublicOnly
-from simulation.faces.workbench import Workbench, open_workbench
+from simulation.faces.workbench import Workbench, error_rates, mean_cosines, open_workbench
 from simulation.papers.spreadout.populations import Division, divide
 from simulation.runs.experiment import Job
 
@@ -67,16 +65,11 @@ def _cohort(bench: Workbench, division: Division, ids_per_client: int) -> Cohort
     """Return phones with `ids_per_client` people each, and the public people."""
     groups = [division.phones[i : i + ids_per_client] for i in range(0, len(division.phones), ids_per_client)]
     groups = [group for group in groups if len(group) == ids_per_client]
-    public, public_labels = _labelled(bench, division.public, MAX_PUBLIC_IMAGES)
+    public, public_labels = bench.labelled(division.public, MAX_PUBLIC_IMAGES)
     crops, labels = {}, {}
     for group in groups:
-        crops[group[0]], labels[group[0]] = _labelled(bench, group, MAX_IMAGES)
+        crops[group[0]], labels[group[0]] = bench.labelled(group, MAX_IMAGES)
     return Cohort(crops, public=PublicFaces(public, public_labels), labels=labels if ids_per_client > 1 else {})
-
-
-def _labelled(bench: Workbench, names: Sequence[str], max_images: int) -> tuple[Crops, np.ndarray[Any, Any]]:
-    each = [bench.crops_of(name)[:max_images] for name in names]
-    return np.concatenate(each), np.repeat(np.arange(len(each)), [len(crops) for crops in each])
 
 
 # What is measured.
@@ -86,7 +79,7 @@ def _tested(bench: Workbench, theta: Vector, division: Division) -> dict[str, fl
     """Return verification on every set of test people, the figures' names beginning with the set's."""
     found = {}
     for name, people in division.tests.items():
-        crops, labels = _labelled(bench, people, MAX_TEST_IMAGES)
+        crops, labels = bench.labelled(people, MAX_TEST_IMAGES)
         comparisons = all_pairs(bench.runtime.embed(theta, crops), labels, keep_subjects=True)
         figures = verification(comparisons)
         found.update({f"{name}_{figure}": value for figure, value in figures.items()})
@@ -94,24 +87,8 @@ def _tested(bench: Workbench, theta: Vector, division: Division) -> dict[str, fl
 
 
 def verification(comparisons: Comparisons) -> dict[str, float]:
-    """Return EER with its interval over people, TAR at FMR 1e-3, and counts.
-
-    A figure that the scores cannot give is left out. A model that has collapsed to one point gives an EER of one half,
-    which is what its ties amount to.
-    """
-    found = {
-        "mated": float(comparisons.num_mated),
-        "non_mated": float(comparisons.num_non_mated),
-        "cos_mated": float(comparisons.mated.mean()),
-        "cos_non_mated": float(comparisons.non_mated.mean()),
-    }
-    try:
-        curve = det_curve(comparisons)
-    except UndefinedMetricError:
-        return {**found, "eer": 0.5}
-    found["eer"] = _eer(curve)
-    with contextlib.suppress(UndefinedMetricError):
-        found["tar_1e-3"] = point_at_fmr(curve, FMR).tar
+    """Return EER with its interval over people where there is one, TAR at FMR 1e-3, mean cosines and counts."""
+    found = {**error_rates(comparisons, {"tar_1e-3": FMR}), **mean_cosines(comparisons)}
     with contextlib.suppress(UndefinedMetricError):
         interval = bootstrap_by_identity(comparisons, _eer, rng=np.random.default_rng(0), num_replicates=REPLICATES)
         found["eer_low"], found["eer_high"] = interval.low, interval.high

@@ -10,19 +10,9 @@ import pytest
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
-from mien.methods.fedfr_uda import ClusteringSpec, FedFrUdaOptions
+from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.specs import LocalSpec
-from simulation.centralised.systems import (
-    Faces,
-    Trainer,
-    central,
-    dan,
-    dann,
-    fine_tune,
-    merge,
-    source_only,
-    target_only,
-)
+from simulation.centralised.systems import Faces, Trainer, dan, dann, merge
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -66,11 +56,10 @@ def separation(theta: Vector, faces: Faces) -> float:
     return float(cosines[same & ~np.eye(len(f), dtype=bool)].mean() - cosines[~same].mean())
 
 
-def test_supervised_systems_are_one_function_on_other_data() -> None:
-    theta = central(trainer(), TINY.theta, SOURCE)
-    np.testing.assert_array_equal(theta, source_only(trainer(), TINY.theta, SOURCE))
+def test_supervised_training_separates_identities_and_leaves_the_rest() -> None:
+    theta = trainer().supervised(TINY.theta, SOURCE)
     assert separation(theta, SOURCE) > separation(TINY.theta, SOURCE)
-    other = target_only(trainer(), TINY.theta, TARGET)
+    other = trainer().supervised(TINY.theta, TARGET)
     assert np.abs(other - theta).max() > 0
     frozen = TINY.part("stem.*")
     np.testing.assert_array_equal(frozen.gather(theta), frozen.gather(TINY.theta))
@@ -107,14 +96,6 @@ def test_merging_keeps_the_identities_apart() -> None:
     ]
 
 
-def test_fine_tuning_sees_clusters_only() -> None:
-    at = trainer()
-    fine_tune(at, TINY.theta, TARGET.crops, ClusteringSpec(distance=0.05))
-    ((crops, objective),) = at.runtime.seen  # type: ignore[attr-defined]
-    assert len(crops) == 9
-    assert objective.per_crop["target"].argmax(axis=1).tolist() == TARGET.labels.tolist()
-
-
 @pytest.mark.parametrize("system", [dan, dann])
 def test_adaptation_trains_on_both_domains_and_labels_of_one(system: object) -> None:
     at = trainer()
@@ -129,7 +110,7 @@ def test_adaptation_trains_on_both_domains_and_labels_of_one(system: object) -> 
 def test_without_its_extra_loss_dan_is_source_training_on_whole_batches() -> None:
     """All images in every batch and a trade-off of 0: the target's images change nothing."""
     local = LocalSpec(lr=0.05, steps=4, flip=False)
-    alone = source_only(trainer(local=local), TINY.theta, SOURCE)
+    alone = trainer(local=local).supervised(TINY.theta, SOURCE)
     mixed = dan(trainer(local=local), TINY.theta, SOURCE, TARGET.crops, trade_off=0.0)
     np.testing.assert_allclose(mixed, alone, atol=1e-5)
 
@@ -154,7 +135,7 @@ def test_dann_learns_a_discriminator_and_seeds_differ() -> None:
     other = dann(trainer(local=local, seed=6), TINY.theta, SOURCE, TARGET.crops)
     assert np.abs(other - one).max() > 0
     still = dann(trainer(local=local), TINY.theta, SOURCE, TARGET.crops, reversal=0.0)
-    plain = source_only(trainer(local=local), TINY.theta, SOURCE)
+    plain = trainer(local=local).supervised(TINY.theta, SOURCE)
     np.testing.assert_allclose(still, plain, atol=1e-5)  # nothing comes back through the reversal
 
 

@@ -20,7 +20,7 @@ from mien.specs import TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
 from simulation.engines.runtimes import OncePerRound
 from simulation.papers.spreadout import choice, study
-from simulation.papers.spreadout.populations import QUICK, REAL, SYNTHETIC, Population, divide, domain
+from simulation.papers.spreadout.populations import POPULATIONS, Population, divide, domain
 from simulation.papers.spreadout.runs import separation, verification
 from simulation.runs.experiment import Results
 from tests.tiny import made_up_crops, tiny_cnn
@@ -44,7 +44,7 @@ def test_every_row_is_a_task_that_its_method_takes(row: Any) -> None:
     assert ("moment" in layout.slices) == ("moment" in row.name or row.name == "fedgc_both")
 
 
-@pytest.mark.parametrize("population", [SYNTHETIC, REAL, QUICK], ids=lambda population: population.title)
+@pytest.mark.parametrize("population", POPULATIONS.values(), ids=lambda population: population.title)
 def test_nobody_is_in_two_groups_and_domains_are_kept(population: Population) -> None:
     people = people_of(population)
     drawn = divide(people, population.settings(), seed=1)
@@ -58,7 +58,9 @@ def test_nobody_is_in_two_groups_and_domains_are_kept(population: Population) ->
 
 def test_too_few_people_are_said() -> None:
     with pytest.raises(EmptyFolderError, match="caucasian: 60"):
-        divide([f"african_{i}" for i in range(500)] + ["caucasian_1"] * 100, SYNTHETIC.settings(), seed=0)
+        divide(
+            [f"african_{i}" for i in range(500)] + ["caucasian_1"] * 100, POPULATIONS["synthetic"].settings(), seed=0
+        )
 
 
 def results(figures: dict[str, list[tuple[float, float]]]) -> Results:
