@@ -65,7 +65,7 @@ class Proof:
         """Return what the phones sent whose contribution is in the sum of a round, by device id."""
         closed = self.rounds[number - 1]
         every = {key: sent for done in self.done for key, sent in done.sent.items()}
-        return {device: every[device, closed.round, closed.attempt] for device in closed.uploaded}
+        return {device: every[device, closed.ref.round, closed.ref.attempt] for device in closed.uploaded}
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_every_round_closes_though_phones_vanish(proof: Proof) -> None:
-    assert [each.round for each in proof.rounds] == list(range(1, ROUNDS + 1))
+    assert [each.ref.round for each in proof.rounds] == list(range(1, ROUNDS + 1))
     assert not any(done.errors for done in proof.done)
     figures = summary([done.notes for done in proof.done])
     assert sum(figures["lost_at"].values()) > 0
