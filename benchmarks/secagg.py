@@ -372,7 +372,7 @@ def _config(n: int, cohort: CohortTerms, *, size: int = NUM_PARAMETERS, ring_bit
         attempt=1,
         model_sha256=bytes(32),
         layout_sha256=bytes(32),
-        app_graph_sha256=bytes(32),
+        statement_sha256=bytes(32),
         size=size,
         num_metrics=2,
         numbers=numbers,
@@ -418,7 +418,7 @@ def _device(config: RoundConfig, server: ServerRound, identity: Identity) -> Dev
         server.invite,
         identity=identity,
         assignment=Assignment(
-            c.task_id, c.task_sha256, c.model_sha256, c.layout_sha256, c.app_graph_sha256, c.size, c.num_metrics
+            c.task_id, c.task_sha256, c.model_sha256, c.layout_sha256, c.statement_sha256, c.size, c.num_metrics
         ),
         policy=replace(DevicePolicy(), min_cohort=config.cohort.n_min),
         verify=_verify,

@@ -100,7 +100,7 @@ class Desks:
             thread, store = self._stores.thread, self._stores.store
             task = await thread.run(store.task, task_id)
             model = await thread.run(store.model, task.base_model_id)
-            plan = plan_task(task_from_json(task.task_json), model.spec_json, has_public_faces=model.shard is not None)
+            plan = plan_task(task_from_json(task.task_json), model.spec_json, public_shard=model.shard)
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             self._plans[task_id, Role.TRAIN] = plan

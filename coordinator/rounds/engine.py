@@ -292,7 +292,7 @@ class Engine:
     async def _load(self, record: TaskRecord) -> Task:
         """Return a task that goes on from what is committed of it."""
         model = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
-        plan = plan_task(task_from_json(record.task_json), model.spec_json, has_public_faces=model.shard is not None)
+        plan = plan_task(task_from_json(record.task_json), model.spec_json, public_shard=model.shard)
         pulse = self._tasks_changed.setdefault(record.task_id, Pulse())
 
         def on_change(stage_changed: bool) -> None:
@@ -646,7 +646,7 @@ class Engine:
         model = await thread.run(store.model, model_id)
         if model.removed_ms is not None:
             raise NotFoundError("that model's parameters were given up (keep_round_models); name another one")
-        plan = plan_task(task, model.spec_json, has_public_faces=model.shard is not None)
+        plan = plan_task(task, model.spec_json, public_shard=model.shard)
         for other in [await thread.run(store.model, name) for name in plan.requirements.other_models]:
             check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.

@@ -14,7 +14,7 @@ from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.forms import exportable
 from device_sdk.runtimes.manifest import MANIFEST, MAX_MANIFEST_BYTES, SUFFIXES, Graph, GraphManifest
 from mien.errors import IntegrityError, StorageError, VersionError
-from mien.models.known_models import BACKBONES
+from mien.models.known_models import FACE_INPUTS
 from mien.protocol.rounds import Wait
 from mien.shell.clock import Clock
 from mien.shell.files import read_limited
@@ -47,7 +47,7 @@ def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
     """
     engine = resolve(runtime)
     if engine == "torch":
-        return Abilities(BACKBONES, (engine,))
+        return Abilities(tuple(FACE_INPUTS), (engine,))
     backbones: set[str] = set()
     parts: dict[str, set[str]] = {}
     for folder, manifest in _manifests(graphs):

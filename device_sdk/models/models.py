@@ -23,8 +23,16 @@ import numpy as np
 
 from device_sdk.server.client import CoordinatorClient, Manifest, Progress, file_sha256
 from device_sdk.storage.vault import locked_folder
-from mien.errors import ConfigError, CorruptDataError, IntegrityError, NotFoundError, VersionError
+from mien.errors import (
+    ConfigError,
+    CorruptDataError,
+    IntegrityError,
+    ModelMismatchError,
+    NotFoundError,
+    VersionError,
+)
 from mien.layout import ParameterLayout, Vector, model_id
+from mien.models.known_models import FACE_INPUTS
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, unpack_tensors
@@ -234,6 +242,19 @@ class ModelStore:
         if not _HEX.fullmatch(sha256):
             raise CorruptDataError("a manifest names a file that cannot be; tell the operator")
         return self._folder / sha256
+
+
+def check_face_input(offered: ModelSpec, in_use: ModelSpec | None) -> None:
+    """Raise ModelMismatchError unless a round's model takes faces as its family does, or as the model in use.
+
+    Another scaling could turn phones' updates into nothing, or into what tells more of their faces.
+    """
+    known = [FACE_INPUTS.get(offered.backbone), None if in_use is None else in_use.input]
+    if offered.input not in [dataclasses.replace(each, dim=offered.input.dim) for each in known if each is not None]:
+        raise ModelMismatchError(
+            f"the round's model takes faces otherwise than {offered.backbone} and the model in use do; the phone stays "
+            "out of the round: tell the operator, who releases a model with another face input before rounds train it"
+        )
 
 
 def _described(manifest: Manifest) -> tuple[ModelSpec, ParameterLayout]:

@@ -25,7 +25,8 @@ class Asked:
 class SumTerms:
     """Device's own part of a round under secure aggregation, kept with what it trained for the round.
 
-    `shared` is the hash, in hex, of what the method told this device and has to tell all others alike.
+    `shared` is the hash, in hex, of what the method told this device and has to tell all others alike, `public_shard`
+    that of the public faces that came with the model.
     """
 
     task: TaskSpec
@@ -33,6 +34,7 @@ class SumTerms:
     model: ModelSpec
     layout: ContributionLayout
     shared: str = ""
+    public_shard: str = ""
 
     def assignment(self, ref: RoundRef) -> Assignment:
         """Return the assignment that message 0 must agree with."""
@@ -42,7 +44,7 @@ class SumTerms:
             task_sha256=bytes.fromhex(task_sha256(self.task)),
             model_sha256=ids.model_sha256,
             layout_sha256=bytes.fromhex(self.layout.sha256),
-            app_graph_sha256=ids.app_graph_sha256,
+            statement_sha256=ids.statement_sha256,
             size=vector.size,
             num_metrics=vector.num_metrics,
         )
@@ -70,5 +72,8 @@ class SumTerms:
             )
 
     def _ids(self, ref: RoundRef) -> RoundIds:
-        told = bytes.fromhex(self.shared)
-        return RoundIds.of(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id, shared=told)
+        return RoundIds.of(
+            *(self.task, ref.task_id, ref.round, ref.attempt, self.model, self.model_id),
+            public_shard=self.public_shard,
+            shared=bytes.fromhex(self.shared),
+        )

@@ -21,7 +21,7 @@ from typing import Final
 from device_sdk.faces.crops import fit_crops
 from device_sdk.faces.source import SourceFaces
 from device_sdk.models.abilities import UNSAID, Abilities
-from device_sdk.models.models import Model
+from device_sdk.models.models import Model, check_face_input
 from device_sdk.people.enrolled import consent_ended
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
@@ -64,6 +64,7 @@ from mien.methods.base import (
     DeviceOutput,
     Method,
     Runtime,
+    reply_names,
     shared_words,
 )
 from mien.protocol.replies import check_reply, longest_reply
@@ -73,7 +74,7 @@ from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
 from mien.shell.clock import Clock
 from mien.shell.keys import secret_bytes
-from mien.specs import TaskSpec
+from mien.specs import ModelSpec, TaskSpec
 
 MAX_PAUSE_S: Final = 3600.0
 LONGEST_WAIT_S: Final = 86400.0
@@ -309,7 +310,9 @@ class Participant:
         task = plan.task
         if not task.privacy.is_masked:
             return None
-        terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout)
+        shard = plan.model.public_shard
+        public_shard = "" if shard is None else shard.sha256
+        terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout, public_shard=public_shard)
         coming = terms.attempt_id(plan.assignment.round)
         earlier = [sum_.round for sum_ in self.attempts.participations() if sum_.task_id == coming.task_id]
         check_promise(task.privacy.dp, earlier, coming.round)
@@ -333,6 +336,7 @@ class Participant:
         check_kind(method, task, self.agreement)
         pool.check(method)
         model, *others = self._models(assignment.model_id, *method.requirements(task).other_models)
+        check_face_input(model.spec, self._spec_in_use())
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         layout = work.layout(method, assignment.task, part, model.spec.input.dim)
         check_agreed(task, layout, self.agreement)
@@ -354,6 +358,10 @@ class Participant:
         if len({model.layout.sha256 for model in found}) > 1:
             raise LayoutMismatchError("the task names models of different architectures; tell the operator")
         return found
+
+    def _spec_in_use(self) -> ModelSpec | None:
+        in_use = self.gallery.model_id
+        return None if in_use is None or not self.models.has(in_use) else self.models.known(in_use).spec
 
     def _needed(self, model_ids: Sequence[str]) -> Iterator[str]:
         """Yield the models of a round, then the gallery's, which is looked up as late as that: it may be going over."""
@@ -422,7 +430,7 @@ class Participant:
         unverified_reply = {
             name: values for each in unverified if each for name, values in unpack_tensors(each, what=what).items()
         }
-        return check_reply(unverified_reply, most_bytes=most)
+        return check_reply(unverified_reply, names=reply_names(plan.shared, plan.layout), most_bytes=most)
 
     def _watched_round(self, plan: Plan, inp: DeviceInput) -> DeviceOutput:
         """Return the output of the method's device half; raises LateError as soon as the round or the owner is past it.

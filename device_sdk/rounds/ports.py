@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from device_sdk.models.models import Model
+from device_sdk.models.models import KnownModel, Model
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.rounds.attempts import Budget
@@ -71,6 +71,10 @@ class RoundModels(Protocol):
 
     def has(self, model: str) -> bool:
         """Return whether a model can be loaded without a network."""
+        ...
+
+    def known(self, model: str) -> KnownModel:
+        """Return the facts about a stored model besides its parameters; raises NotFoundError."""
         ...
 
     def load(self, model: str) -> Model:

@@ -24,6 +24,7 @@ from mien.backbones.resnet34 import build_resnet34
 from mien.backbones.sface import build_sface
 from mien.backbones.sphereface import build_sphereface
 from mien.errors import ConfigError
+from mien.models.known_models import FACE_INPUTS
 from mien.specs import FaceInputSpec
 
 __all__ = [
@@ -48,30 +49,29 @@ class BackboneEntry:
     for_phones: bool = False
 
 
-_SPHERE: Final = FaceInputSpec(dim=512)
-_ARCFACE: Final = FaceInputSpec(scale=127.5, dim=512)
+_BUILDERS: Final[Mapping[str, Callable[[FaceInputSpec], Backbone]]] = {
+    "mobilefacenet": build_mobilefacenet,
+    "mobilefacenet_folded": partial(build_mobilefacenet, folded=True),
+    "mobilefacenet192": build_mobilefacenet192,
+    "mobilefacenet192_adapter": partial(build_adapted, base=build_mobilefacenet192),
+    "sface": build_sface,
+    "sface_adapter": partial(build_adapted, base=build_sface),
+    "sphereface20": partial(build_sphereface, depth=20),
+    "sphereface64": partial(build_sphereface, depth=64),
+    **{f"iresnet{depth}": partial(build_iresnet, depth=depth) for depth in (18, 34, 50, 100)},
+    "resnet34": build_resnet34,
+    "resnet34_folded": partial(build_resnet34, folded=True),
+}
+_FOR_PHONES: Final = (
+    "mobilefacenet_folded",
+    "mobilefacenet192",
+    "mobilefacenet192_adapter",
+    "sface",
+    "sface_adapter",
+)
 
 BACKBONES: Final[Mapping[str, BackboneEntry]] = MappingProxyType(
-    {
-        "mobilefacenet": BackboneEntry(build_mobilefacenet, FaceInputSpec()),
-        "mobilefacenet_folded": BackboneEntry(
-            partial(build_mobilefacenet, folded=True), FaceInputSpec(), for_phones=True
-        ),
-        "mobilefacenet192": BackboneEntry(build_mobilefacenet192, FaceInputSpec(dim=192), for_phones=True),
-        "mobilefacenet192_adapter": BackboneEntry(
-            partial(build_adapted, base=build_mobilefacenet192), FaceInputSpec(dim=192), for_phones=True
-        ),
-        "sface": BackboneEntry(build_sface, FaceInputSpec(), for_phones=True),
-        "sface_adapter": BackboneEntry(partial(build_adapted, base=build_sface), FaceInputSpec(), for_phones=True),
-        "sphereface20": BackboneEntry(partial(build_sphereface, depth=20), _SPHERE),
-        "sphereface64": BackboneEntry(partial(build_sphereface, depth=64), _SPHERE),
-        **{
-            f"iresnet{depth}": BackboneEntry(partial(build_iresnet, depth=depth), _ARCFACE)
-            for depth in (18, 34, 50, 100)
-        },
-        "resnet34": BackboneEntry(build_resnet34, _ARCFACE),
-        "resnet34_folded": BackboneEntry(partial(build_resnet34, folded=True), _ARCFACE),
-    }
+    {name: BackboneEntry(build, FACE_INPUTS[name], name in _FOR_PHONES) for name, build in _BUILDERS.items()}
 )
 
 

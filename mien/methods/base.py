@@ -327,6 +327,15 @@ CANDIDATES: Final = "candidates"
 """Name of a validator's input: the candidates' elements of the trained part (T, P), the current weights' first."""
 
 
+def reply_names(shared: tuple[str, ...], contribution: ContributionLayout) -> frozenset[str]:
+    """Return the names of the arrays that a device may be told: those that all are told alike, and its own.
+
+    Its own are answers to what it reveals, by the lanes' names. Anything else could be told to one device alone, and
+    its update be read out of the sum.
+    """
+    return frozenset(shared) | {lane.name for lane in contribution.revealed}
+
+
 def shared_words(reply: Arrays, names: tuple[str, ...]) -> bytes:
     """Return the hash of those arrays of a reply that are alike for all devices of a round; empty where none is."""
     told = [(name, np.ascontiguousarray(reply[name], "<f4")) for name in names if name in reply]

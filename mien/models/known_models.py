@@ -7,8 +7,12 @@ no torch, so a device can show a model's terms without it.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, Literal
+
+from mien.specs import FaceInputSpec
 
 
 @dataclass(frozen=True)
@@ -89,20 +93,21 @@ def recognise(data: bytes) -> KnownModel | None:
     return _BY_SHA256.get(hashlib.sha256(data).hexdigest())
 
 
-BACKBONES: Final = (
-    "mobilefacenet",
-    "mobilefacenet_folded",
-    "mobilefacenet192",
-    "mobilefacenet192_adapter",
-    "sface",
-    "sface_adapter",
-    "sphereface20",
-    "sphereface64",
-    "iresnet18",
-    "iresnet34",
-    "iresnet50",
-    "iresnet100",
-    "resnet34",
-    "resnet34_folded",
+_ARCFACE: Final = FaceInputSpec(scale=127.5, dim=512)
+
+FACE_INPUTS: Final[Mapping[str, FaceInputSpec]] = MappingProxyType(
+    {
+        "mobilefacenet": FaceInputSpec(),
+        "mobilefacenet_folded": FaceInputSpec(),
+        "mobilefacenet192": FaceInputSpec(dim=192),
+        "mobilefacenet192_adapter": FaceInputSpec(dim=192),
+        "sface": FaceInputSpec(),
+        "sface_adapter": FaceInputSpec(),
+        "sphereface20": FaceInputSpec(dim=512),
+        "sphereface64": FaceInputSpec(dim=512),
+        **{f"iresnet{depth}": _ARCFACE for depth in (18, 34, 50, 100)},
+        "resnet34": _ARCFACE,
+        "resnet34_folded": _ARCFACE,
+    }
 )
-"""The names in `mien.backbones.BACKBONES`, for programs that do not import torch to say them."""
+"""The families' own face inputs by the names in `mien.backbones.BACKBONES`, for programs that do not import torch."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from mien.contribution import Arrays
-from mien.errors import CorruptDataError
+from mien.errors import CorruptDataError, ViolationError
 from mien.protocol import CHUNK_BYTES
 
 INLINE_BYTES: Final = 256 * 1024
@@ -35,13 +35,19 @@ def longest_reply(num_elements: int) -> int:
     return 4 * num_elements + _MARGIN_BYTES
 
 
-def check_reply(told: Arrays, *, most_bytes: int) -> Arrays:
+def check_reply(told: Arrays, *, names: Collection[str], most_bytes: int) -> Arrays:
     """Return what a server told; raises CorruptDataError unless it is finite float32 arrays, within `most_bytes`.
 
-    Only a list of rows may be empty: before the first round there is nothing to list. The bound is `longest_reply`'s,
-    or what fits into an assignment where that is more.
+    Raises ViolationError for an array that is not one of `names` (`mien.methods.base.reply_names`). Only a list of rows
+    may be empty: before the first round there is nothing to list. The bound is `longest_reply`'s, or what fits into an
+    assignment where that is more.
     """
     for name, values in told.items():
+        if name not in names:
+            raise ViolationError(
+                f"the server told {name[:40]!r}, which phones of this task are not told; it could be there to read one "
+                "phone's update out of the sum: leave the round, and tell the operator"
+            )
         is_list = values.ndim > 1 and len(values) == 0 and 0 not in values.shape[1:]
         if values.dtype != np.float32 or not (values.size or is_list) or not np.isfinite(values).all():
             raise CorruptDataError(

@@ -11,9 +11,10 @@ from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
-from mien.methods.base import Method, Property, Requirements
+from mien.methods.base import Method, Property, Requirements, reply_names
 from mien.protocol.canonical import model_from_json
 from mien.protocol.replies import longest_reply
+from mien.protocol.rounds import BlobId
 from mien.records import from_mapping
 from mien.secagg import RoundConfig
 from mien.secagg.noise import require_enforced
@@ -23,7 +24,10 @@ from mien.specs import ModelSpec, TaskSpec
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """Plan of a task for one model; `validators` is the plan for those who judge its candidates, if any do."""
+    """Plan of a task for one model; `validators` is the plan for those who judge its candidates, if any do.
+
+    `public_shard` is the SHA-256 of the public faces that come with the model, in hex; empty where none do.
+    """
 
     task: TaskSpec
     method: Method
@@ -31,12 +35,18 @@ class TaskPlan:
     layout: ParameterLayout
     part: ParameterPart
     contribution: ContributionLayout
+    public_shard: str = ""
     validators: TaskPlan | None = None
 
     @cached_property
     def requirements(self) -> Requirements:
         """Requirements of the task's rounds."""
         return self.method.requirements(self.task)
+
+    @property
+    def reply_names(self) -> frozenset[str]:
+        """Names of the arrays that a device of the task may be told (`mien.methods.base.reply_names`)."""
+        return reply_names(self.requirements.shared_reply, self.contribution)
 
     def round_config(
         self,
@@ -52,12 +62,15 @@ class TaskPlan:
 
         `shared` are the words that the method's server tells all of them alike.
         """
-        ids = RoundIds.of(self.task, task_id, round_number, attempt, self.spec, model_id, shared=shared)
+        shard = self.public_shard
+        ids = RoundIds.of(
+            self.task, task_id, round_number, attempt, self.spec, model_id, public_shard=shard, shared=shared
+        )
         return plan_round(self.task, self.contribution, ids, l2_clip=l2_clip)
 
 
-def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> TaskPlan:
-    """Return the plan of a task that trains the model described by `spec_json`.
+def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) -> TaskPlan:
+    """Return the plan of a task that trains the model described by `spec_json`, with which `public_shard` came.
 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
@@ -70,12 +83,12 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
         raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
     from_mapping(method.options, task.options, where="options.")
     needed = method.requirements(task)
-    if needed.public_faces and not has_public_faces:
+    if needed.public_faces and public_shard is None:
         raise ConfigError(
             f"method {task.method} needs public faces on every phone, and this model came without: import it with "
             "`model import --public SHARD` (mien-sim data pack makes one), or choose another method or form"
         )
-    if task.gates.stages and not has_public_faces:
+    if task.gates.stages and public_shard is None:
         raise ConfigError(
             "gates.stages has phones judge a release on public faces, and this model came without: import it with "
             "--public, or use gates.share"
@@ -96,7 +109,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, has_public_faces: bool) -> Ta
     require_enforced(task)
     if task.asynchronous is not None and (why := needed.why_synchronous):
         raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave [asynchronous] out")
-    plan = TaskPlan(task, method, spec, layout, part, contribution)
+    shard = "" if public_shard is None else public_shard.sha256
+    plan = TaskPlan(task, method, spec, layout, part, contribution, shard)
     plan = replace(plan, validators=_validators(plan))
     check_reply(plan)
     for each in (plan, plan.validators):
@@ -117,9 +131,15 @@ def _validators(plan: TaskPlan) -> TaskPlan | None:
 
 
 def check_reply(plan: TaskPlan) -> None:
-    """Raise ConfigError where what the server tells each device, such as a momentum, is more than devices take."""
+    """Raise ConfigError where the server tells each device more than devices take, such as a very long momentum."""
     state = plan.method.server_start(plan.task, plan.part, np.zeros(plan.layout.size, np.float32))
-    size_bytes = sum(values.nbytes for values in plan.method.reply(state, "").values())
+    told = plan.method.reply(state, "")
+    if odd := told.keys() - plan.reply_names:
+        raise ConfigError(
+            f"method {plan.method.name} tells devices {', '.join(sorted(odd))}, which is neither in its requirements' "
+            "shared_reply nor a lane that the task reveals; devices refuse it: correct the method"
+        )
+    size_bytes = sum(values.nbytes for values in told.values())
     most = longest_reply(plan.contribution.size)
     if size_bytes > most:
         raise ConfigError(

@@ -14,7 +14,7 @@ task_sha256                32          canonical JSON of the task
 round, attempt             u64, u16
 model_sha256               32          the model id: parameter layout and parameters
 layout_sha256              32          the contribution's lanes: `ContributionLayout.sha256`
-app_graph_sha256           32          the training graph that the device runs
+statement_sha256           32          all else that a phone takes in: `planner.statement_sha256`
 size, num_metrics          u32, u8     elements of the update, metric lanes
 ring_bits                  u8          24 or 32
 frac_bits                  u8          of the update
@@ -141,7 +141,7 @@ class RoundConfig:
     attempt: int
     model_sha256: bytes
     layout_sha256: bytes
-    app_graph_sha256: bytes
+    statement_sha256: bytes
     size: int
     num_metrics: int
     numbers: NumberFormat
@@ -151,7 +151,7 @@ class RoundConfig:
     deadlines: StageDeadlines = field(default_factory=StageDeadlines)
 
     def __post_init__(self) -> None:
-        digests = (self.task_sha256, self.model_sha256, self.layout_sha256, self.app_graph_sha256)
+        digests = (self.task_sha256, self.model_sha256, self.layout_sha256, self.statement_sha256)
         if len(self.task_id) != ID_BYTES or any(len(digest) != HASH_BYTES for digest in digests):
             raise ConfigError("a task id has 16 bytes, a hash 32; give raw bytes")
         if not (0 <= self.round < 1 << 64 and 0 <= self.attempt < 1 << 16):
@@ -190,7 +190,7 @@ class RoundConfig:
         n, c, p = self.numbers, self.cohort, self.noise
         return _LAYOUT.pack(
             *(VERSION, self.suite, c.profile, self.task_id, self.task_sha256, self.round, self.attempt),
-            *(self.model_sha256, self.layout_sha256, self.app_graph_sha256, self.size, self.num_metrics),
+            *(self.model_sha256, self.layout_sha256, self.statement_sha256, self.size, self.num_metrics),
             *(n.ring_bits, n.frac_bits, n.metric_frac_bits, n.l2_clip, n.coordinate_clip, n.metric_bound),
             *(n.max_weight, c.n_min, c.n_max, c.k, c.t),
             *(p.mechanism, p.noise_multiplier, p.target_epsilon, p.delta, *astuple(self.deadlines)),

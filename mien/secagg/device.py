@@ -89,7 +89,7 @@ class Assignment:
     task_sha256: bytes
     model_sha256: bytes
     layout_sha256: bytes
-    app_graph_sha256: bytes
+    statement_sha256: bytes
     size: int
     num_metrics: int
 
@@ -503,7 +503,7 @@ def _check_invite(config: RoundConfig, identity: Identity, assignment: Assignmen
         raise ConfigError(f"this round signs with {config.suite.name}, this device's key does not; join again")
     if (config.task_id, config.task_sha256) != (assignment.task_id, assignment.task_sha256):
         raise ViolationError("the round's private sum is for another task than this device was given; leave this round")
-    if (config.model_sha256, config.app_graph_sha256) != (assignment.model_sha256, assignment.app_graph_sha256):
+    if (config.model_sha256, config.statement_sha256) != (assignment.model_sha256, assignment.statement_sha256):
         raise ModelMismatchError(
             "the round is for another model or graph than this device holds; fetch the model again"
         )

@@ -6,6 +6,7 @@ A plan that does not fit is refused here, with the field to change; nothing is d
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -30,6 +31,8 @@ PROFILES: Final = {
 DEFAULT_MAX_WEIGHT: Final = 64
 MIN_LEVEL_BITS: Final = 8
 """An element's clip range has at least 2^8 steps on each side of zero; coarser rounding is refused."""
+
+_FACE_INPUT: Final = struct.Struct(">IIIff")
 
 
 def plan_numbers(
@@ -84,7 +87,7 @@ class RoundIds:
     round: int
     attempt: int
     model_sha256: bytes
-    app_graph_sha256: bytes
+    statement_sha256: bytes
 
     @classmethod
     def of(
@@ -96,29 +99,39 @@ class RoundIds:
         model: ModelSpec,
         model_id: str,
         *,
+        public_shard: str = "",
         shared: bytes = b"",
     ) -> Self:
         """Return the ids of an assignment, as each side makes them from what it holds itself.
 
-        `shared` are the words that the method's server tells all devices alike (`mien.methods.base.shared_words`).
+        `public_shard` is the SHA-256 of the model's public faces in hex, empty where it has none; `shared` are the
+        words that the method's server tells all devices alike (`mien.methods.base.shared_words`).
         """
         return cls(
             tagged_hash("task", task_id.encode())[:ID_BYTES],
             round_number,
             attempt,
             bytes.fromhex(model_id),
-            training_graph_sha256(task.method, model.backbone, shared),
+            statement_sha256(task.method, model, public_shard, shared),
         )
 
 
-def training_graph_sha256(method: str, backbone: str, shared: bytes = b"") -> bytes:
-    """Return the hash that names what a device runs on its images.
+def statement_sha256(method: str, model: ModelSpec, public_shard: str = "", shared: bytes = b"") -> bytes:
+    """Return the hash of all that a device takes in beside task, parameters and lanes, which have hashes of their own.
 
-    Programs build their training step from their own code, so it is named by method and backbone, and by what the
-    server tells all devices for it; a signed graph that travels with the model would be named by its bytes.
+    A server that tells one device another face input, say, could turn the others' updates into nothing and read that
+    device's out of the sum. What is not here no device may read in a round: only thresholds are left out, which are
+    added to a model later. Graphs are not here either: they come with a signed release alone, and differ by engine.
     """
-    words = (shared,) if shared else ()
-    return tagged_hash("graph-builtin", method.encode(), backbone.encode(), *words)
+    face, patterns = model.input, (pattern.encode() for pattern in model.trainable)
+    numbers = _FACE_INPUT.pack(face.width, face.height, face.dim, face.mean, face.scale)
+    return tagged_hash(
+        "statement",
+        method.encode(),
+        *(model.backbone.encode(), model.source.encode(), model.terms.encode()),
+        *(bytes.fromhex(model.layout_sha256), tagged_hash("patterns", *patterns)),
+        *(numbers, face.colour.encode(), bytes.fromhex(public_shard), shared),
+    )
 
 
 def largest_group(task: TaskSpec) -> int:
@@ -153,7 +166,7 @@ def plan_round(
         attempt=ids.attempt,
         model_sha256=ids.model_sha256,
         layout_sha256=bytes.fromhex(contribution.sha256),
-        app_graph_sha256=ids.app_graph_sha256,
+        statement_sha256=ids.statement_sha256,
         size=mapped.size,
         num_metrics=mapped.num_metrics,
         numbers=with_room_for_noise(

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from device_sdk.models.models import Model, ModelStore
+from device_sdk.models.models import KnownModel, Model, ModelStore
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.people.training_state import Kept, by_person, for_round
@@ -162,6 +162,10 @@ class SharedModels:
         """Tell whether a model is here."""
         with self._lock:
             return model in self._loaded
+
+    def known(self, model: str) -> KnownModel:
+        """Return the facts about a model that was fetched; raises NotFoundError."""
+        return self.load(model)
 
     def load(self, model: str) -> Model:
         """Return a model that was fetched; raises NotFoundError."""

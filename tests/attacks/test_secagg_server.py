@@ -71,7 +71,7 @@ def test_the_cheaper_profile_needs_the_owners_agreement() -> None:
     ("changes", "error"),
     [
         ({"model_sha256": b"x" * 32}, ModelMismatchError),
-        ({"app_graph_sha256": b"x" * 32}, ModelMismatchError),
+        ({"statement_sha256": b"x" * 32}, ModelMismatchError),
         ({"layout_sha256": b"x" * 32}, LayoutMismatchError),
         ({"size": 8}, LayoutMismatchError),
         ({"num_metrics": 1}, LayoutMismatchError),

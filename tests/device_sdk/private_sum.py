@@ -236,7 +236,7 @@ class PrivateSum:
             config.task_sha256,
             config.model_sha256,
             config.layout_sha256,
-            config.app_graph_sha256,
+            config.statement_sha256,
             config.size,
             config.num_metrics,
         )

@@ -18,6 +18,7 @@ from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.secagg.noise import opening
 from mien.specs import FaceInputSpec, ModelSpec
+from tests.tiny import SHARD
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs/differential-privacy.md").read_text(encoding="utf-8")
@@ -38,7 +39,7 @@ SPEC_JSON = model_to_json(
 
 
 def plan_of(path: Path) -> TaskPlan:
-    return plan_task(read_task(path), SPEC_JSON, has_public_faces=True)
+    return plan_task(read_task(path), SPEC_JSON, public_shard=SHARD)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)

@@ -22,6 +22,7 @@ from mien.secagg.groups import deal
 from mien.secagg.vector import ContributionMap
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, ModelSpec, PrivacySpec, TaskSpec
 from tests.mien.secagg.cohort import make_device, people, verify
+from tests.tiny import SHARD
 
 LAYOUT = ParameterLayout((ParameterEntry("a", (40,)), ParameterEntry("b", (3, 20))))
 SPEC = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=2), "made up", "none", ("b",))
@@ -31,7 +32,7 @@ def plan_of(n: int, **privacy: Any) -> TaskPlan:
     spec = PrivacySpec(**{"min_cohort": 3, "max_weight": 8, **privacy})
     cohort = CohortSpec(size=n, min_reports=3 * spec.groups)
     task = TaskSpec("t", method="fedavg", cohort=cohort, privacy=spec, trainable=("b",))
-    return plan_task(task, model_to_json(SPEC, LAYOUT), has_public_faces=True)
+    return plan_task(task, model_to_json(SPEC, LAYOUT), public_shard=SHARD)
 
 
 class Story:

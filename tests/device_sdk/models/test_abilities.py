@@ -19,7 +19,7 @@ from mien.backbones import BACKBONES
 from mien.layout import Vector
 from mien.methods import METHODS
 from mien.methods.base import Crops, Embeddings, TrainingJob
-from mien.models.known_models import BACKBONES as NAMES
+from mien.models.known_models import FACE_INPUTS
 from mien.specs import FaceInputSpec
 from tests.graphs import ALL_FORMS, FOLDER
 from tests.mien.methods.test_methods import input_of, task_of
@@ -29,11 +29,11 @@ TINY = tiny_cnn()
 
 
 def test_the_names_are_those_of_the_backbones() -> None:
-    assert set(NAMES) == set(BACKBONES)
+    assert set(FACE_INPUTS) == set(BACKBONES)
 
 
 def test_torch_trains_all_and_other_engines_what_they_have_graphs_for(tmp_path: Path) -> None:
-    assert abilities_of("torch", tmp_path).backbones == NAMES
+    assert abilities_of("torch", tmp_path).backbones == tuple(FACE_INPUTS)
     for engine in ("onnxruntime", "executorch"):
         found = abilities_of(engine, FOLDER)
         assert (found.backbones, found.engines) == (("tiny",), (engine,))

@@ -253,7 +253,7 @@ def forged_proof(attempt: PrivateSum, _told: bytes) -> bytes:
     ("lies", "error", "last_said"),
     [
         ({KEYS: other_terms(model_sha256=bytes(32))}, ModelMismatchError, None),
-        ({KEYS: other_terms(app_graph_sha256=bytes(32))}, ModelMismatchError, None),
+        ({KEYS: other_terms(statement_sha256=bytes(32))}, ModelMismatchError, None),
         ({KEYS: other_terms(task_sha256=bytes(32))}, ViolationError, None),
         ({KEYS: other_terms(layout_sha256=bytes(32))}, LayoutMismatchError, None),
         ({KEYS: tiny_sum}, ConfigError, None),

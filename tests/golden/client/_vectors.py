@@ -18,6 +18,7 @@ from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods import METHODS
 from mien.models import bundles
 from mien.models.bundles import BundleFile
+from mien.models.known_models import FACE_INPUTS
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
@@ -25,7 +26,7 @@ from mien.secagg import Addends
 from mien.secagg.masks import WordStream
 from mien.secagg.noise import protect, with_room_for_noise
 from mien.secagg.pipeline import encode
-from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum
+from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum, statement_sha256
 from mien.secagg.vector import VectorLayout
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
 from tests.golden.client._vision_vectors import vision
@@ -123,6 +124,11 @@ def layouts() -> Json:
         "model_id": model_id(LAYOUT.sha256, THETA),
         "parts": parts,
         "refused_patterns": ["mixx.*", "Mix.*"],
+        "face_inputs": {name: to_mapping(face) for name, face in FACE_INPUTS.items()},
+        "statements": [
+            {"method": method, "public_shard": shard, "sha256": statement_sha256(method, spec, shard).hex()}
+            for method, shard in (("fedavg", ""), ("fedface", "5" * 64))
+        ],
         "inputs": [
             _input(spec) for spec in (FaceInputSpec(), FaceInputSpec(width=96, colour="BGR", mean=0, scale=255))
         ],

@@ -165,7 +165,7 @@ public class Check {
         b.put((byte) number(p + ".version")).put((byte) number(p + ".suite")).put((byte) number(p + ".profile"));
         b.put(bytes(p + ".task_id")).put(bytes(p + ".task_sha256"));
         b.putLong(number(p + ".round")).putShort((short) number(p + ".attempt"));
-        b.put(bytes(p + ".model_sha256")).put(bytes(p + ".layout_sha256")).put(bytes(p + ".app_graph_sha256"));
+        b.put(bytes(p + ".model_sha256")).put(bytes(p + ".layout_sha256")).put(bytes(p + ".statement_sha256"));
         b.putInt((int) number(p + ".size")).put((byte) number(p + ".num_metrics"));
         for (String name : List.of("ring_bits", "frac_bits", "metric_frac_bits")) b.put((byte) number(p + "." + name));
         for (String name : List.of("l2_clip", "coordinate_clip", "metric_bound")) b.putFloat((float) real(p + "." + name));

@@ -84,7 +84,7 @@ def config_of(n: int, profile: Profile, size: int, num_metrics: int) -> RoundCon
         attempt=3,
         model_sha256=known("model"),
         layout_sha256=known("layout"),
-        app_graph_sha256=known("graph"),
+        statement_sha256=known("graph"),
         size=size,
         num_metrics=num_metrics,
         numbers=NumberFormat(32, 16, 8.0, 0.5, 64, 32.0, 8),
@@ -104,7 +104,7 @@ def config_json(config: RoundConfig) -> Json:
         "attempt": config.attempt,
         "model_sha256": config.model_sha256.hex(),
         "layout_sha256": config.layout_sha256.hex(),
-        "app_graph_sha256": config.app_graph_sha256.hex(),
+        "statement_sha256": config.statement_sha256.hex(),
         "size": config.size,
         "num_metrics": config.num_metrics,
         "ring_bits": n.ring_bits,
@@ -442,7 +442,7 @@ def devices_of(config: RoundConfig, n: int) -> dict[bytes, tuple[DeviceRound, Re
             ServerRound(config, verify=verify).invite,
             identity=identity,
             assignment=Assignment(
-                c.task_id, c.task_sha256, c.model_sha256, c.layout_sha256, c.app_graph_sha256, c.size, c.num_metrics
+                c.task_id, c.task_sha256, c.model_sha256, c.layout_sha256, c.statement_sha256, c.size, c.num_metrics
             ),
             policy=DevicePolicy(min_cohort=4, profiles=frozenset(Profile)),
             verify=verify,

@@ -91,7 +91,7 @@ def test_what_a_method_cannot_do_is_refused_when_the_task_is_planned(
 ) -> None:
     task = replace(TASK, method=method, **changes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=message):
-        plan_task(task, model_to_json(TINY.spec, TINY.layout), has_public_faces=False)
+        plan_task(task, model_to_json(TINY.spec, TINY.layout), public_shard=None)
 
 
 def test_fedprox_refuses_a_strength_below_zero() -> None:
@@ -102,8 +102,8 @@ def test_fedprox_refuses_a_strength_below_zero() -> None:
 def test_the_coordinator_refuses_what_needs_validators_and_takes_pfm_alone() -> None:
     model = model_to_json(TINY.spec, TINY.layout)
     with pytest.raises(ConfigError, match=r'options\.validation = "off"'):
-        plan_task(FV_TASK, model, has_public_faces=False)
-    plan = plan_task(replace(FV_TASK, options={"validation": "off"}), model, has_public_faces=False)
+        plan_task(FV_TASK, model, public_shard=None)
+    plan = plan_task(replace(FV_TASK, options={"validation": "off"}), model, public_shard=None)
     assert [lane.name for lane in plan.contribution.summed][-1] == "delta"
 
 
@@ -114,7 +114,7 @@ def test_a_momentum_that_fits_into_no_message_is_planned_all_the_same() -> None:
     layout = layout_of(backbone)
     model = model_to_json(ModelSpec("wide", layout.sha256, spec, "made up", "none", ("*",)), layout)
     for method in ("scaffold", "mime", "fedprox"):
-        plan_task(replace(TASK, method=method), model, has_public_faces=False)
+        plan_task(replace(TASK, method=method), model, public_shard=None)
 
 
 def test_a_cohort_without_validators_is_refused() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from mien.errors import CorruptDataError
+from mien.errors import CorruptDataError, ViolationError
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.replies import INLINE_BYTES, SHORT_BYTES, TensorStream, check_reply, longest_reply, split_reply
 
@@ -68,20 +68,30 @@ def test_a_reply_may_be_about_as_long_as_a_contribution() -> None:
     assert TensorStream({"control": np.zeros(1000, np.float32)}).size_bytes < longest_reply(1000)
 
 
+NAMES = ("rows", "a", "b", "c")
+
+
+def test_a_device_takes_no_array_that_its_task_does_not_name() -> None:
+    told = {"a": np.zeros(1, np.float32), "class_embedding": np.zeros(1, np.float32)}
+    with pytest.raises(ViolationError, match=r"told 'class_embedding', .* one phone's update out of the sum"):
+        check_reply(told, names=("a",), most_bytes=100)
+    check_reply(told, names=told, most_bytes=100)
+
+
 def test_a_device_takes_finite_float32_arrays_and_lists_that_are_yet_empty() -> None:
-    check_reply(ARRAYS, most_bytes=longest_reply(ARRAYS["momentum"].size + 500))
-    check_reply({}, most_bytes=0)
+    check_reply(ARRAYS, names=ARRAYS, most_bytes=longest_reply(ARRAYS["momentum"].size + 500))
+    check_reply({}, names=(), most_bytes=0)
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(CorruptDataError, match="'rows', which is not finite float32"):
-            check_reply({"rows": np.array([[0, bad]], np.float32)}, most_bytes=100)
+            check_reply({"rows": np.array([[0, bad]], np.float32)}, names=NAMES, most_bytes=100)
     for other in (np.ones(1), np.ones(1, np.int32), np.ones(0, np.float32), np.ones((3, 0), np.float32)):
         with pytest.raises(CorruptDataError, match="'rows', which is not finite float32"):
-            check_reply({"rows": other}, most_bytes=100)
+            check_reply({"rows": other}, names=NAMES, most_bytes=100)
 
 
 def test_a_device_takes_no_more_than_the_bound_whatever_the_number_of_arrays() -> None:
     half = np.zeros(INLINE_BYTES // 8, np.float32)
-    check_reply({"a": half, "b": half}, most_bytes=100)
+    check_reply({"a": half, "b": half}, names=NAMES, most_bytes=100)
     with pytest.raises(CorruptDataError, match=rf"told {INLINE_BYTES + 4} bytes, .* more than {INLINE_BYTES};"):
-        check_reply({"a": half, "b": half, "c": half[:1]}, most_bytes=100)
-    check_reply({"a": half, "b": half, "c": half[:1]}, most_bytes=INLINE_BYTES + 4)
+        check_reply({"a": half, "b": half, "c": half[:1]}, names=NAMES, most_bytes=100)
+    check_reply({"a": half, "b": half, "c": half[:1]}, names=NAMES, most_bytes=INLINE_BYTES + 4)

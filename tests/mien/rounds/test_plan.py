@@ -12,6 +12,7 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import check_reply, plan_task
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
+from tests.tiny import SHARD
 
 LAYOUT = ParameterLayout((ParameterEntry("trunk.weight", (4, 3)), ParameterEntry("tail.weight", (5,))))
 SPEC_JSON = model_to_json(
@@ -24,19 +25,19 @@ def task(**fields: object) -> TaskSpec:
 
 
 def test_a_plan_trains_the_models_own_part_unless_told_otherwise() -> None:
-    assert plan_task(task(), SPEC_JSON, has_public_faces=True).part.names == ("tail.weight",)
-    told = plan_task(task(trainable=["trunk.*"]), SPEC_JSON, has_public_faces=True)
+    assert plan_task(task(), SPEC_JSON, public_shard=SHARD).part.names == ("tail.weight",)
+    told = plan_task(task(trainable=["trunk.*"]), SPEC_JSON, public_shard=SHARD)
     assert told.part.names == ("trunk.weight",)
 
 
 def test_a_method_that_needs_public_faces_is_refused_without_them() -> None:
     with pytest.raises(ConfigError, match="model import --public"):
-        plan_task(task(), SPEC_JSON, has_public_faces=False)
+        plan_task(task(), SPEC_JSON, public_shard=None)
 
 
 def test_the_published_form_needs_none() -> None:
     revealing = task(privacy={"min_cohort": 4, "reveals": ["class_embeddings"]})
-    plan = plan_task(revealing, SPEC_JSON, has_public_faces=False)
+    plan = plan_task(revealing, SPEC_JSON, public_shard=None)
     assert [lane.name for lane in plan.contribution.revealed] == ["class_embedding"]
 
 
@@ -50,7 +51,7 @@ def test_the_published_form_needs_none() -> None:
 )
 def test_a_wrong_field_is_named(fields: dict[str, object], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
-        plan_task(task(**fields), SPEC_JSON, has_public_faces=True)
+        plan_task(task(**fields), SPEC_JSON, public_shard=SHARD)
 
 
 def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:
@@ -58,11 +59,18 @@ def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:
     spec_json = model_to_json(
         ModelSpec("tiny", layout.sha256, FaceInputSpec(dim=8), "made up", "none", ("tail.*",)), layout
     )
-    assert plan_task(task(method="scaffold"), spec_json, has_public_faces=True).part.size == 10**6
+    assert plan_task(task(method="scaffold"), spec_json, public_shard=SHARD).part.size == 10**6
 
 
 def test_a_method_that_tells_devices_more_than_they_take_is_refused() -> None:
-    plan = plan_task(task(method="scaffold"), SPEC_JSON, has_public_faces=True)
-    talkative = replace(plan.method, reply=lambda _state, _device: {"all": np.zeros(10**6, np.float32)})
+    plan = plan_task(task(method="scaffold"), SPEC_JSON, public_shard=SHARD)
+    talkative = replace(plan.method, reply=lambda _state, _device: {"control": np.zeros(10**6, np.float32)})
     with pytest.raises(ConfigError, match=r"tells each device 4\.0 MB"):
         check_reply(replace(plan, method=talkative))
+
+
+def test_a_method_that_tells_one_device_what_others_are_not_told_is_refused() -> None:
+    plan = plan_task(task(method="scaffold"), SPEC_JSON, public_shard=SHARD)
+    partial = replace(plan.method, reply=lambda _state, _device: {"mine": np.zeros(1, np.float32)})
+    with pytest.raises(ConfigError, match=r"tells devices mine, which is neither in .* shared_reply nor a lane"):
+        check_reply(replace(plan, method=partial))

@@ -36,6 +36,7 @@ from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, TaskSpec, Threshold
 from simulation.testing import LAYOUT, SPEC
+from tests.tiny import SHARD
 
 A, B, C = (letter * 64 for letter in "abc")
 STAGES = RollOutSpec((0.01, 0.1, 1.0))
@@ -130,14 +131,14 @@ class TestTheTask:
         assert type(again) is TaskSpec
         assert again == task
         assert (options_of(again).reference, options_of(again).share) == (A, 0.01)
-        plan = plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=True)
+        plan = plan_task(again, model_to_json(SPEC, LAYOUT), public_shard=SHARD)
         assert (plan.requirements.share, plan.task.privacy.min_cohort, plan.task.deadlines.selecting_s) == (
             0.01,
             16,
             86400.0,
         )
         with pytest.raises(ConfigError, match="needs public faces"):
-            plan_task(again, model_to_json(SPEC, LAYOUT), has_public_faces=False)
+            plan_task(again, model_to_json(SPEC, LAYOUT), public_shard=None)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from mien.protocol.canonical import model_from_json, model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.server_step import ClosedRound, add_up, check_step, make_candidates, take_judged_step, take_step
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, ServerSpec, TaskSpec, Threshold
+from tests.tiny import SHARD
 
 LAYOUT = ParameterLayout((ParameterEntry("a", (2,)), ParameterEntry("b", (1, 2))))
 SPEC = ModelSpec(
@@ -40,7 +41,7 @@ THETA = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
 
 
 def plan(task: TaskSpec = TASK) -> TaskPlan:
-    return plan_task(task, model_to_json(SPEC, LAYOUT), has_public_faces=True)
+    return plan_task(task, model_to_json(SPEC, LAYOUT), public_shard=SHARD)
 
 
 def upload(weight: float, losses: tuple[float, float], delta: tuple[float, float]) -> bytes:
@@ -180,7 +181,7 @@ def test_validators_have_a_plan_of_their_own() -> None:
     assert [config.cohort.n_max for config in terms] == [3, 5]
     assert terms[0].task_sha256 != terms[1].task_sha256
     told = masks.round_config("ab" * 8, 1, 1, "0" * 64, shared=b"words")
-    assert told.app_graph_sha256 != terms[0].app_graph_sha256
+    assert told.statement_sha256 != terms[0].statement_sha256
 
 
 def test_a_trainers_total_is_kept_to_the_last_bit_and_sealed(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def make_config(n: int, **changes: Any) -> RoundConfig:
         attempt=1,
         model_sha256=hashlib.sha256(b"model").digest(),
         layout_sha256=hashlib.sha256(b"layout").digest(),
-        app_graph_sha256=hashlib.sha256(b"graph").digest(),
+        statement_sha256=hashlib.sha256(b"graph").digest(),
         size=SIZE,
         num_metrics=NUM_METRICS,
         numbers=NUMBERS,
@@ -106,7 +106,7 @@ def assignment_of(config: RoundConfig) -> Assignment:
         config.task_sha256,
         config.model_sha256,
         config.layout_sha256,
-        config.app_graph_sha256,
+        config.statement_sha256,
         config.size,
         config.num_metrics,
     )

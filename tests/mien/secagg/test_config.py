@@ -28,7 +28,7 @@ def test_the_layout_written_out() -> None:
     )
     expected = b"\x01\x02\x02" + config.task_id + config.task_sha256
     expected += (7).to_bytes(8, "big") + (1).to_bytes(2, "big")
-    expected += config.model_sha256 + config.layout_sha256 + config.app_graph_sha256
+    expected += config.model_sha256 + config.layout_sha256 + config.statement_sha256
     expected += (7).to_bytes(4, "big") + b"\x02" + bytes([24, 11, 6])
     expected += b"".join(struct.pack(">f", value) for value in (0.5, 0.25, 16.0))
     expected += b"".join(value.to_bytes(2, "big") for value in (1, 16, 40, 20, 14))

@@ -311,7 +311,7 @@ def _known(task: TaskSpec, layout: ContributionLayout, ids: RoundIds) -> Assignm
         bytes.fromhex(task_sha256(task)),
         ids.model_sha256,
         bytes.fromhex(layout.sha256),
-        ids.app_graph_sha256,
+        ids.statement_sha256,
         vector.size,
         vector.num_metrics,
     )

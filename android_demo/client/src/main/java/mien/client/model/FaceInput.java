@@ -1,5 +1,7 @@
 package mien.client.model;
 
+import java.util.Arrays;
+import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.wire.Fields;
@@ -15,6 +17,32 @@ public final class FaceInput {
     public final float mean;
     public final float scale;
     public final int dim;
+
+    /** Families whose networks take (value - 127.5) / 127.5; the others take (value - 127.5) / 128. */
+    private static final List<String> HALVED =
+            Arrays.asList("iresnet18", "iresnet34", "iresnet50", "iresnet100", "resnet34", "resnet34_folded");
+
+    private static final List<String> OTHERS =
+            Arrays.asList(
+                    "mobilefacenet",
+                    "mobilefacenet_folded",
+                    "mobilefacenet192",
+                    "mobilefacenet192_adapter",
+                    "sface",
+                    "sface_adapter",
+                    "sphereface20",
+                    "sphereface64");
+
+    /** Returns whether a family of networks takes faces like this, whatever the length of its embedding. */
+    public boolean isOwnOf(String backbone) {
+        float own = HALVED.contains(backbone) ? 127.5f : OTHERS.contains(backbone) ? 128f : 0;
+        return width == MASTER && !isBgr && mean == 127.5f && scale == own;
+    }
+
+    /** Returns whether another model takes faces like this, whatever the length of its embedding. */
+    public boolean isLike(FaceInput other) {
+        return width == other.width && isBgr == other.isBgr && mean == other.mean && scale == other.scale;
+    }
 
     private FaceInput(Fields fields) {
         width = fields.count("width", 1);

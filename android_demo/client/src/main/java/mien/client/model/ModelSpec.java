@@ -12,6 +12,11 @@ import mien.client.wire.Json;
 public final class ModelSpec {
     public final String backbone;
     public final FaceInput input;
+    /** Where the model comes from, and on what terms. */
+    public final String source;
+    public final String terms;
+    /** Patterns of the part that is trained by default, as the manifest has them; {@link #trainable} has no empty list. */
+    public final List<String> patterns;
     public final List<String> trainable;
     public final ParameterLayout layout;
     /** Thresholds in the manifest's order: accept where the cosine is at least {@code value}. */
@@ -37,7 +42,9 @@ public final class ModelSpec {
         this.layout = layout;
         backbone = spec.text("backbone");
         input = FaceInput.parse(spec.object("input"));
-        List<String> patterns = spec.texts("trainable");
+        source = spec.text("source");
+        terms = spec.text("terms");
+        patterns = spec.texts("trainable");
         trainable = patterns.isEmpty() ? Collections.singletonList("*") : patterns;
         thresholds = new ArrayList<>();
         for (Fields each : spec.objects("thresholds")) {

@@ -40,12 +40,21 @@ public final class ModelStore {
         return Bytes.isSha256(modelId) && folder.has(modelId + ".json");
     }
 
-    /** Returns a stored model; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
-    public Model load(String modelId) {
+    /** Returns a stored model's description; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
+    public ModelSpec describe(String modelId) {
+        return ModelSpec.parse(Bytes.unhex(stored(modelId).text("spec_json")));
+    }
+
+    private Fields stored(String modelId) {
         if (!has(modelId)) {
             throw new MienException(ErrorCode.NOT_FOUND, "that model is not on this device; fetch it while online");
         }
-        Fields stored = Json.object(folder.read(modelId + ".json"), "the stored manifest");
+        return Json.object(folder.read(modelId + ".json"), "the stored manifest");
+    }
+
+    /** Returns a stored model; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
+    public Model load(String modelId) {
+        Fields stored = stored(modelId);
         ModelSpec spec = ModelSpec.parse(Bytes.unhex(stored.text("spec_json")));
         byte[] data = folder.read(stored.text("theta"));
         float[] theta = data == null ? new float[0] : Bytes.floats(data);

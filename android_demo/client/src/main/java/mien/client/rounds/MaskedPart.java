@@ -8,7 +8,7 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.Identity;
 import mien.client.join.LeafVerifier;
-import mien.client.model.ModelSpec;
+import mien.client.model.Model;
 import mien.client.secagg.Addends;
 import mien.client.secagg.AttemptId;
 import mien.client.secagg.DeviceRound;
@@ -18,6 +18,7 @@ import mien.client.secagg.RandomBytes;
 import mien.client.secagg.RoundConfig;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.Statement;
 import mien.client.tasks.TaskSpec;
 import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
@@ -52,8 +53,7 @@ final class MaskedPart {
     private final RandomBytes random;
     private final TaskSpec task;
     private final RoundRef ref;
-    private final ModelSpec model;
-    private final String modelId;
+    private final Model model;
     private final ContributionLayout layout;
     private final byte[] contribution;
 
@@ -70,8 +70,7 @@ final class MaskedPart {
             RandomBytes random,
             TaskSpec task,
             RoundRef ref,
-            ModelSpec model,
-            String modelId,
+            Model model,
             ContributionLayout layout,
             byte[] contribution) {
         this.identity = identity;
@@ -82,7 +81,6 @@ final class MaskedPart {
         this.task = task;
         this.ref = ref;
         this.model = model;
-        this.modelId = modelId;
         this.layout = layout;
         this.contribution = contribution;
     }
@@ -176,9 +174,9 @@ final class MaskedPart {
                 new Expected(
                         Expected.taskId(ref.taskId),
                         task.sha256,
-                        Bytes.unhex(modelId),
+                        Bytes.unhex(model.modelId),
                         Bytes.unhex(layout.sha256),
-                        Expected.graph(task.method, model.backbone),
+                        Statement.sha256(task.method, model.spec, model.publicShard),
                         layout.updateSize(),
                         layout.numMetrics());
         round =

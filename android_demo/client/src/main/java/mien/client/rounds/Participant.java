@@ -161,6 +161,7 @@ public final class Participant {
             Methods.checkPeople(task, people.size());
             checkAssigned(assignment);
             Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
+            checkFaceInput(model);
             ParameterPart part = part(task, model);
             ContributionLayout layout = new ContributionLayout(part);
             if (!layout.sha256.equals(assignment.getContributionSha256())) {
@@ -222,6 +223,21 @@ public final class Participant {
             return fetched;
         }
         return models.load(modelId);
+    }
+
+    /** Throws MODEL_MISMATCH where a round's model takes faces otherwise than its family and the model in use do. */
+    private void checkFaceInput(Model model) {
+        String inUse = gallery.modelId();
+        boolean isKnown =
+                model.spec.input.isOwnOf(model.spec.backbone)
+                        || inUse != null
+                                && models.has(inUse)
+                                && model.spec.input.isLike(models.describe(inUse).input);
+        if (!isKnown) {
+            throw new MienException(
+                    ErrorCode.MODEL_MISMATCH,
+                    "the round's model takes faces otherwise than the model in use; the phone stays out, tell the operator");
+        }
     }
 
     private static ParameterPart part(TaskSpec task, Model model) {
@@ -351,8 +367,8 @@ public final class Participant {
         ContributionLayout layout = new ContributionLayout(part(task, model));
         MaskedPart part =
                 new MaskedPart(
-                        client.identity, agreement, attempts, clock, random, task, pending.ref, model.spec,
-                        pending.modelId, layout, pending.contribution);
+                        client.identity, agreement, attempts, clock, random, task, pending.ref, model,
+                        layout, pending.contribution);
         boolean[] counts = {countedBefore};
         Outcome[] ended = new Outcome[1];
         try {

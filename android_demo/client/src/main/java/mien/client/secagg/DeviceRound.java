@@ -390,7 +390,7 @@ public final class DeviceRound {
             throw violation("the round's private sum is for another task than this device was given");
         }
         if (!Arrays.equals(config.modelSha256, expected.modelSha256)
-                || !Arrays.equals(config.appGraphSha256, expected.appGraphSha256)) {
+                || !Arrays.equals(config.statementSha256, expected.statementSha256)) {
             throw new MienException(
                     ErrorCode.MODEL_MISMATCH,
                     "the round is for another model or graph than this device holds; fetch the model again");

@@ -9,7 +9,7 @@ public final class Expected {
     final byte[] taskSha256;
     final byte[] modelSha256;
     final byte[] layoutSha256;
-    final byte[] appGraphSha256;
+    final byte[] statementSha256;
     final int size;
     final int numMetrics;
 
@@ -18,14 +18,14 @@ public final class Expected {
             byte[] taskSha256,
             byte[] modelSha256,
             byte[] layoutSha256,
-            byte[] appGraphSha256,
+            byte[] statementSha256,
             int size,
             int numMetrics) {
         this.taskId = taskId;
         this.taskSha256 = taskSha256;
         this.modelSha256 = modelSha256;
         this.layoutSha256 = layoutSha256;
-        this.appGraphSha256 = appGraphSha256;
+        this.statementSha256 = statementSha256;
         this.size = size;
         this.numMetrics = numMetrics;
     }
@@ -34,11 +34,5 @@ public final class Expected {
     public static byte[] taskId(String id) {
         return Arrays.copyOf(
                 Canonical.hash("task", Bytes.utf8(id)), Canonical.ID_BYTES);
-    }
-
-    /** Returns the hash that names what a device runs on its images, and what all are told for it. */
-    public static byte[] graph(String method, String backbone) {
-        return Canonical.hash(
-                "graph-builtin", Bytes.utf8(method), Bytes.utf8(backbone));
     }
 }

@@ -21,7 +21,7 @@ public final class RoundConfig {
     public final byte[] taskSha256;
     public final byte[] modelSha256;
     public final byte[] layoutSha256;
-    public final byte[] appGraphSha256;
+    public final byte[] statementSha256;
     public final int size;
     public final int numMetrics;
     public final NumberFormat numbers;
@@ -48,7 +48,7 @@ public final class RoundConfig {
         attemptId = new AttemptId(taskId, in.getLong(), in.getShort() & 0xffff);
         modelSha256 = take(in, Canonical.HASH_BYTES);
         layoutSha256 = take(in, Canonical.HASH_BYTES);
-        appGraphSha256 = take(in, Canonical.HASH_BYTES);
+        statementSha256 = take(in, Canonical.HASH_BYTES);
         long elements = in.getInt() & 0xffffffffL;
         numMetrics = in.get() & 0xff;
         int ringBits = in.get() & 0xff;

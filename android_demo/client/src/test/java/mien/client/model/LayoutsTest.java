@@ -2,16 +2,21 @@ package mien.client.model;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
 
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
 import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.Statement;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
+import mien.client.wire.Json;
 import org.junit.Test;
 
 /** Layouts, parts, contributions and network inputs as Python has them. */
@@ -44,6 +49,36 @@ public class LayoutsTest {
             texts[i] = given.at(i).text();
         }
         return Arrays.asList(texts);
+    }
+
+    @Test
+    public void familiesTakeFacesAsPythonSays() throws Exception {
+        Vectors inputs = Vectors.load("golden/client/layouts.json").at("face_inputs");
+        for (Object name : ((Map<?, ?>) inputs.raw()).keySet()) {
+            FaceInput own = FaceInput.parse(Fields.of(inputs.at((String) name).raw(), "input"));
+            assertTrue((String) name, own.isOwnOf((String) name));
+            assertFalse(own.isOwnOf("another"));
+        }
+        FaceInput nothing = FaceInput.parse(Json.object(Bytes.utf8(NOTHING), "input"));
+        assertFalse(nothing.isOwnOf("sface"));
+        assertFalse(nothing.isLike(FaceInput.parse(Fields.of(inputs.at("sface").raw(), "input"))));
+    }
+
+    /** Every crop is -1 everywhere, as a coordinator would have it that wants others' updates to be nothing. */
+    private static final String NOTHING =
+            "{\"width\":112,\"height\":112,\"colour\":\"RGB\",\"mean\":1e12,\"scale\":1e12,\"dim\":128}";
+
+    @Test
+    public void statementsBindWhatADeviceTakesIn() throws Exception {
+        Vectors file = Vectors.load("golden/client/layouts.json");
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(file.at("spec_json").text()));
+        for (int i = 0; i < file.at("statements").size(); i++) {
+            Vectors given = file.at("statements").at(i);
+            String shard = given.at("public_shard").text();
+            byte[] hash =
+                    Statement.sha256(given.at("method").text(), spec, shard.isEmpty() ? null : new Blob(shard, 1));
+            assertArrayEquals(given.at("sha256").bytes(), hash);
+        }
     }
 
     @Test

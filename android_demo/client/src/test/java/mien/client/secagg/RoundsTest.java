@@ -67,7 +67,7 @@ public class RoundsTest {
                         fields.at("task_sha256").bytes(),
                         fields.at("model_sha256").bytes(),
                         fields.at("layout_sha256").bytes(),
-                        fields.at("app_graph_sha256").bytes(),
+                        fields.at("statement_sha256").bytes(),
                         fields.at("size").word(),
                         fields.at("num_metrics").word());
         Still clock = new Still(Instant.parse(file.at("now").text()).toEpochMilli());
