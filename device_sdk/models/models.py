@@ -15,7 +15,7 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -250,7 +250,7 @@ def check_face_input(offered: ModelSpec, in_use: ModelSpec | None) -> None:
     Another scaling could turn phones' updates into nothing, or into what tells more of their faces.
     """
     known = [FACE_INPUTS.get(offered.backbone), None if in_use is None else in_use.input]
-    if offered.input not in [dataclasses.replace(each, dim=offered.input.dim) for each in known if each is not None]:
+    if offered.input not in [replace(each, dim=offered.input.dim) for each in known if each is not None]:
         raise ModelMismatchError(
             f"the round's model takes faces otherwise than {offered.backbone} and the model in use do; the phone stays "
             "out of the round: tell the operator, who releases a model with another face input before rounds train it"

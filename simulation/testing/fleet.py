@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -37,8 +37,11 @@ class FakeFleet:
     """A coordinator's folder, the process that serves it, and the authority that makes its devices.
 
     In a `with` block it serves while the block runs; without one, `start` it, and `close` it in the end. Nothing of the
-    coordinator is fake but its registrar, which is an authority without a server.
+    coordinator is fake but its registrar, which is an authority without a server. `program` is what Python runs: to
+    test against a coordinator that misbehaves, name another one in a subclass.
     """
+
+    program: ClassVar[tuple[str, ...]] = ("-m", "coordinator.commands.cli")
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         """`folder` is for its files; `settings` are fields of `CoordinatorConfig` that differ from a test's usual ones.
@@ -73,7 +76,7 @@ class FakeFleet:
         Raises AssertionError, with the end of its log, where it does not start.
         """
         self.ready_file.unlink(missing_ok=True)
-        command = [sys.executable, "-m", "coordinator.commands.cli", "serve", "--json", "--home", str(self.home.folder)]
+        command = [sys.executable, *self.program, "serve", "--json", "--home", str(self.home.folder)]
         began = time.monotonic()
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([*command, "--ready-file", str(self.ready_file)], stdout=log, stderr=log)

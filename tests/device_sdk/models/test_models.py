@@ -7,14 +7,22 @@ import hashlib
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from device_sdk.models.models import ModelStore
+from device_sdk.models.models import ModelStore, check_face_input
 from device_sdk.server.client import ClientSettings, CoordinatorClient, Manifest
 from device_sdk.server.retry import RetryPolicy
-from mien.errors import CorruptDataError, NonFiniteError, NotFoundError, UnreachableError, VersionError
+from mien.errors import (
+    CorruptDataError,
+    ModelMismatchError,
+    NonFiniteError,
+    NotFoundError,
+    UnreachableError,
+    VersionError,
+)
 from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.protocol.canonical import model_to_json
 from mien.protocol.rounds import BlobId
@@ -249,3 +257,19 @@ def test_changes_that_do_not_give_the_model_are_not_believed(server: Server, sto
     server.serve(THETA.tobytes(), changes, NEWER.tobytes())
     store.fetch(server.client, manifest())
     np.testing.assert_array_equal(store.fetch(server.client, newer_manifest(changes)).theta, NEWER)
+
+
+@pytest.mark.parametrize(
+    "odd", [{"mean": 1e12, "scale": 1e12}, {"mean": 0.0}, {"scale": 127.5}, {"colour": "BGR"}, {"width": 96}], ids=str
+)
+def test_a_round_takes_faces_as_its_family_or_the_model_in_use_does(odd: dict[str, Any]) -> None:
+    sface = dataclasses.replace(SPEC, backbone="sface", input=FaceInputSpec(dim=64))
+    check_face_input(sface, None)
+    lying = dataclasses.replace(sface, input=dataclasses.replace(sface.input, **odd))
+    for in_use in (None, sface):
+        with pytest.raises(ModelMismatchError, match="takes faces otherwise than sface and the model in use"):
+            check_face_input(lying, in_use)
+    unknown = dataclasses.replace(lying, backbone="somebody's own")
+    check_face_input(unknown, dataclasses.replace(unknown, input=dataclasses.replace(unknown.input, dim=8)))
+    with pytest.raises(ModelMismatchError):
+        check_face_input(unknown, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from mien.contribution import ContributionLayout, Lane
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_sha256
 from mien.secagg import Profile
-from mien.secagg.planner import RoundIds, plan_numbers, plan_round, stage_bytes
-from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from mien.secagg.planner import RoundIds, plan_numbers, plan_round, stage_bytes, statement_sha256
+from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, TaskSpec, Threshold
 from tests.mien.secagg.cohort import Cohort, make_config, people
 
 
@@ -89,6 +90,36 @@ def test_a_round_is_planned_from_its_task() -> None:
     assert config.layout_sha256.hex() == LANES.sha256
     assert config.task_sha256.hex() == task_sha256(TASK)
     assert config.model_sha256 == b"m" * 32
+
+
+MODEL = ModelSpec("tiny", "1" * 64, FaceInputSpec(dim=8), "made up", "none", ("a.*", "b"))
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"backbone": "other"},
+        {"layout_sha256": "2" * 64},
+        {"source": "other"},
+        {"terms": "other"},
+        {"trainable": ("a.*b",)},
+        {"trainable": ("b", "a.*")},
+        *({"input": replace(MODEL.input, **change)} for change in ({"mean": 0.0}, {"scale": 127.5}, {"colour": "BGR"})),
+        *({"input": replace(MODEL.input, **change)} for change in ({"width": 96}, {"dim": 9})),
+    ],
+    ids=str,
+)
+def test_devices_that_were_told_another_model_have_another_statement(told: dict[str, Any]) -> None:
+    assert statement_sha256("fedavg", replace(MODEL, **told)) != statement_sha256("fedavg", MODEL)
+
+
+def test_a_statement_is_over_method_public_faces_and_what_all_are_told() -> None:
+    shard = "3" * 64
+    told = [("fedavg", "", b""), ("fedface", "", b""), ("fedavg", shard, b""), ("fedavg", "", bytes.fromhex(shard))]
+    hashes = {statement_sha256(method, MODEL, faces, shared) for method, faces, shared in told}
+    assert len(hashes) == len(told)
+    known = Threshold(0.3, 1e-3, "made up", 100, 1000, "4" * 64, "2026-01-01")
+    assert statement_sha256("fedavg", replace(MODEL, thresholds=(known,))) in hashes, "thresholds come later"
 
 
 def of_size(size: int, *, min_reports: int = 16, **privacy: Any) -> TaskSpec:

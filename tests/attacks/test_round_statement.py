@@ -1,0 +1,177 @@
+"""Real phones under masks and a coordinator that tells all but one of them something else: no sum is opened."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from device_sdk.device import Device
+from device_sdk.models.models import Model
+from device_sdk.rounds.participate import Counted, NotCounted, RoundOutcome
+from mien.errors import MienError
+from mien.layout import model_id
+from mien.protocol.canonical import model_to_json
+from mien.protocol.tensors import PublicShard
+from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.testing import FakeFleet
+from tests.integration import real_fleet as fleets
+from tests.integration.real_fleet import RealFleet, real_fleet, small_model
+from tests.tiny import made_up_crops
+
+NUM_PHONES = 3
+POPULATION = "lied-to"
+
+
+class LyingFleet(FakeFleet):
+    """Fleet whose coordinator lies."""
+
+    program = ("-m", "tests.attacks.lying_coordinator")
+
+
+def shard_of(seed: int) -> PublicShard:
+    """Return public faces of nobody."""
+    return PublicShard(made_up_crops(2, seed=seed), np.array([0, 1]), "none", "made up")
+
+
+OTHERS = (hashlib.sha256(shard_of(0).to_bytes()).hexdigest(), len(shard_of(0).to_bytes()))
+"""The public faces of the released model: there, and not the round's."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Both servers, phones of one population with a source each, and where the coordinator reads its lie."""
+
+    fleet: RealFleet
+    phones: tuple[Device, ...]
+    lie: Path
+    numbers: Iterator[int]
+
+    @property
+    def victim(self) -> str:
+        """The id of the phone that is told the truth."""
+        return str(self.phones[0].status().device_id)
+
+    def model(self) -> Model:
+        """Return a model that no phone has seen, with public faces."""
+        base, number = small_model(), next(self.numbers)
+        theta = base.theta.copy()
+        theta[-1] += np.float32(1e-3 * number)
+        folder = self.fleet.folder
+        theta_path, shard = folder / f"{number}.f32", folder / f"{number}.shard"
+        theta_path.write_bytes(np.ascontiguousarray(theta, "<f4").tobytes())
+        shard.write_bytes(shard_of(number).to_bytes())
+
+        async def story() -> None:
+            async with self.fleet.coordinator.operator() as operator:
+                await operator.import_model(model_to_json(base.spec, base.layout), theta_path, shard)
+
+        self.fleet.loop.run(story())
+        return replace(base, model_id=model_id(base.layout.sha256, theta), theta=theta)
+
+    def run(self, model: Model, lie: dict[str, Any] | None) -> list[RoundOutcome | MienError]:
+        """Return what each phone makes of a round, and cancel its task."""
+        if lie is None:
+            self.lie.unlink(missing_ok=True)
+        else:
+            self.lie.write_text(json.dumps({"victim": self.victim, "model_id": model.model_id, **lie}))
+        task = TaskSpec(
+            f"t{next(self.numbers)}",
+            method="fedavg",
+            rounds=1,
+            population=POPULATION,
+            model_id=model.model_id,
+            cohort=CohortSpec(size=NUM_PHONES, min_reports=NUM_PHONES),
+            deadlines=DeadlineSpec(*(100.0,) * 7),
+            local=LocalSpec(lr=1.0, flip=False),
+            options={"margin": 1.0},
+            privacy=PrivacySpec(min_cohort=NUM_PHONES),
+        )
+        task_id = self.fleet.submit(task)
+        with ThreadPoolExecutor(NUM_PHONES) as pool:
+            outcomes = list(pool.map(self._take_part, range(NUM_PHONES)))
+
+        async def story() -> int:
+            async with self.fleet.coordinator.operator() as operator:
+                (closed,) = [task.rounds_closed for task in await operator.tasks() if task.task_id == task_id]
+                if not closed:
+                    await operator.cancel(task_id)
+                return closed
+
+        closed = self.fleet.loop.run(story())
+        assert closed == sum(isinstance(outcome, Counted) for outcome in outcomes) // NUM_PHONES
+        return outcomes
+
+    def _take_part(self, number: int) -> RoundOutcome | MienError:
+        """Return the first outcome of the phone that is told the truth, and of another what it goes on to."""
+        source = self.fleet.folder / f"faces{number}"
+        steps = self.phones[number].participate(rounds=1, idle_s=60.0, source=source, source_aligned=True)
+        try:
+            return next(steps) if number == 0 else list(steps)[-1]
+        except MienError as error:
+            return error
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Return a site whose coordinator is honest until a test says otherwise."""
+    folder = tmp_path_factory.mktemp("lies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIEN_LIE", str(folder / "lie.json"))
+        patch.setattr(fleets, "FakeFleet", LyingFleet)
+        with real_fleet(folder) as fleet:
+            others = folder / "others.shard"
+            others.write_bytes(shard_of(0).to_bytes())
+            fleet.release(small_model(), shard=others)
+            phones = []
+            for number in range(NUM_PHONES):
+                owner = folder / f"faces{number}" / "Owner"
+                owner.mkdir(parents=True)
+                for k, crop in enumerate(made_up_crops(3, seed=50 + number)):
+                    cv2.imwrite(str(owner / f"{k}.png"), crop[..., ::-1])
+                options = {"participation.min_cohort": NUM_PHONES, "participation.allow_plain_sums": False}
+                phone = fleet.open(f"phone{number}", **options)
+                phone.join(fleet.invite(POPULATION))
+                phones.append(phone)
+            yield Site(fleet, tuple(phones), folder / "lie.json", itertools.count(1))
+            for phone in phones:
+                phone.close()
+
+
+def codes(outcomes: list[RoundOutcome | MienError]) -> list[str]:
+    """Return the code of each phone's outcome: the victim's first."""
+    return [each.code if isinstance(each, NotCounted | MienError) else "counted" for each in outcomes]
+
+
+def test_the_same_coordinator_gets_its_sum_while_it_tells_the_truth(site: Site) -> None:
+    assert codes(site.run(site.model(), None)) == ["counted"] * NUM_PHONES
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"input": {"mean": 1e12, "scale": 1e12}},  # what they train is nothing: the sum is the victim's update
+        {"input": {"scale": 127.5}},  # another family's
+        {"spec": {"terms": "others"}},  # nothing that arithmetic reads, and still not what the others were told
+        {"spec": {"trainable": ["*"]}},
+        {"shard": OTHERS},
+        {"reply": True},
+    ],
+    ids=lambda lie: str(next(iter(lie.items()))),
+)
+def test_nothing_opens_where_one_phone_is_told_the_truth_and_the_others_are_not(
+    site: Site, lie: dict[str, Any]
+) -> None:
+    outcomes = site.run(site.model(), lie)
+    victim, *others = codes(outcomes)
+    assert "counted" not in (victim, *others), outcomes
+    assert set(others) & {"model_mismatch", "layout_mismatch", "violation"}, outcomes
