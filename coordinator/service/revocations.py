@@ -20,8 +20,6 @@ from mien.shell.clock import Clock
 from mien.shell.files import read_limited, write_atomically
 
 _LOG: Final = structlog.get_logger()
-
-
 _MAX_KEPT_BYTES: Final = 4 * pki.MAX_CRL_BYTES
 
 
