@@ -30,7 +30,7 @@ from benchmarks._peers.environment import PEERS, Figures, Peer, Unavailable, is_
 from benchmarks._peers.order import Order
 from simulation.bench.cases import face_network, small
 from simulation.bench.measure import LARGE, Row, best_engine, compare, row_of, select_s
-from simulation.engines.cohort import Cohort
+from simulation.engines.base import Cohort
 from simulation.engines.engine import rounds as run_rounds
 from simulation.engines.stacked import StackedEngine
 from simulation.phones.usage import resident_bytes

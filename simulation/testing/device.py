@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from mien.secagg import (
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import protect
 from mien.secagg.planner import RoundIds
+from mien.shell.keys import secret_bytes
 from mien.specs import TaskSpec
 from simulation.testing.tiny import SPEC, STEP_LIMIT_S, layout_of
 
@@ -126,7 +126,7 @@ class FakePart:
         if stage == rounds_pb2.UPLOAD:
             layout = self.layout
             addends = ContributionMap(layout).addends(layout.parse(self.data))
-            noised = protect(addends, self.device.config, self.task.privacy.dp, secrets.token_bytes)
+            noised = protect(addends, self.device.config, self.task.privacy.dp, secret_bytes)
             masked = self.device.mask(message, noised)
             self.upload = masked.payload + self.data[4 * layout.summed_size :]
             return masked.message
@@ -353,7 +353,7 @@ class FakeDevice:
                 policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
                 verify=leaf_verifier(self.credentials.registrar, self.population, lambda: datetime.now(UTC)),
                 log=self._log,
-                random_bytes=secrets.token_bytes,
+                random_bytes=secret_bytes,
             )
 
         return FakePart(ref, task, layout, data, begin)
