@@ -43,17 +43,17 @@ def shard_of(seed: int) -> PublicShard:
     return PublicShard(made_up_crops(2, seed=seed), np.array([0, 1]), "none", "made up")
 
 
-OTHERS = (hashlib.sha256(shard_of(0).to_bytes()).hexdigest(), len(shard_of(0).to_bytes()))
-"""The public faces of the released model: there, and not the round's."""
-
-
 @dataclass(frozen=True)
 class Site:
-    """Both servers, phones of one population with a source each, and where the coordinator reads its lie."""
+    """Both servers, phones of one population with a source each, and where the coordinator reads its lie.
+
+    `other_shard` is the name and size of the released model's public faces: there, and not the round's.
+    """
 
     fleet: RealFleet
     phones: tuple[Device, ...]
     lie: Path
+    other_shard: tuple[str, int]
     numbers: Iterator[int]
 
     @property
@@ -129,9 +129,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         patch.setenv("MIEN_LIE", str(folder / "lie.json"))
         patch.setattr(fleets, "FakeFleet", LyingFleet)
         with real_fleet(folder) as fleet:
-            others = folder / "others.shard"
-            others.write_bytes(shard_of(0).to_bytes())
+            data, others = shard_of(0).to_bytes(), folder / "others.shard"
+            others.write_bytes(data)
             fleet.release(small_model(), shard=others)
+            other_shard = hashlib.sha256(data).hexdigest(), len(data)
             phones = []
             for number in range(NUM_PHONES):
                 owner = folder / f"faces{number}" / "Owner"
@@ -142,7 +143,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 phone = fleet.open(f"phone{number}", **options)
                 phone.join(fleet.invite(POPULATION))
                 phones.append(phone)
-            yield Site(fleet, tuple(phones), folder / "lie.json", itertools.count(1))
+            yield Site(fleet, tuple(phones), folder / "lie.json", other_shard, itertools.count(1))
             for phone in phones:
                 phone.close()
 
@@ -163,7 +164,7 @@ def test_the_same_coordinator_gets_its_sum_while_it_tells_the_truth(site: Site) 
         {"input": {"scale": 127.5}},  # another family's
         {"spec": {"terms": "others"}},  # nothing that arithmetic reads, and still not what the others were told
         {"spec": {"trainable": ["*"]}},
-        {"shard": OTHERS},
+        {"shard": "the released model's"},
         {"reply": True},
     ],
     ids=lambda lie: str(next(iter(lie.items()))),
@@ -171,7 +172,8 @@ def test_the_same_coordinator_gets_its_sum_while_it_tells_the_truth(site: Site) 
 def test_nothing_opens_where_one_phone_is_told_the_truth_and_the_others_are_not(
     site: Site, lie: dict[str, Any]
 ) -> None:
-    outcomes = site.run(site.model(), lie)
+    told = {**lie, "shard": site.other_shard} if "shard" in lie else lie
+    outcomes = site.run(site.model(), told)
     victim, *others = codes(outcomes)
     assert "counted" not in (victim, *others), outcomes
     assert set(others) & {"model_mismatch", "layout_mismatch", "violation"}, outcomes
