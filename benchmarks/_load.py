@@ -45,6 +45,7 @@ from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.canonical import model_to_json
+from mien.protocol.ids import PopulationId
 from mien.protocol.uploads import piece_prefix
 from mien.protocol.v1 import common_pb2, rounds_pb2
 from mien.shell.clock import Clock
@@ -54,7 +55,7 @@ from simulation.demo.programs import free_ports
 COUNT_METHOD: Final = "/mien.benchmark.Sink/Count"
 KEEP_METHOD: Final = "/mien.benchmark.Sink/Keep"
 UPLOAD_METHOD: Final = "/mien.v1.Rounds/Upload"
-POPULATION: Final = "load"
+POPULATION: Final = PopulationId("load")
 READY_S: Final = 60.0
 CALL_S: Final = 120.0
 LAYOUT: Final = ParameterLayout((ParameterEntry("weight", (1000, 1000)),))

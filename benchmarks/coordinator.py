@@ -35,6 +35,7 @@ from benchmarks import _common, _load
 from benchmarks._load import Phone, Program, Site
 from coordinator.store.database import sqlite_url
 from coordinator.store.store import Store
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import BlobId, Stage
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 from mien.rounds.machine import CheckedIn, RoundRules, RoundState, advance
@@ -47,6 +48,7 @@ FEW: Final = 16
 MANY: Final = 96
 REGISTERED: Final = 1_000_000
 SELECTED: Final = 1_000
+POPULATION: Final = PopulationId("p")
 _CONTROL_CALLS: Final = 400
 
 
@@ -314,18 +316,25 @@ def _selection(folder: Path) -> dict[str, Any]:
         began = time.perf_counter()
         _register(store, REGISTERED)
         registered_s = time.perf_counter() - began
-        store.add_model(ModelRecord("a" * 64, b"{}", "1" * 64, BlobId("b" * 64, 4), 1), actor="load")
-        task = TaskRecord("t", "load", "p", b"{}", "k", TaskState.RUNNING, "a" * 64, "a" * 64, "load", created_ms=1)
-        record = store.open_attempt(store.add_task(task), round_number=1, attempt=1, deadline=1e9)
+        model_id, task_id = ModelId("a" * 64), TaskId("t")
+        store.add_model(ModelRecord(model_id, b"{}", "1" * 64, BlobId("b" * 64, 4), 1), actor="load")
+        task = TaskRecord(
+            task_id, "load", POPULATION, b"{}", "k", TaskState.RUNNING, model_id, model_id, "load", created_ms=1
+        )
+        record = store.open_attempt(
+            store.add_task(task), round_number=RoundNumber(1), attempt=AttemptNumber(1), deadline=1e9
+        )
         rules = RoundRules(SELECTED, SELECTED, SELECTED, 60.0, dict.fromkeys(Stage, 60.0), seed=1)
-        candidates = frozenset(f"{number:032x}" for number in range(0, REGISTERED, REGISTERED // (2 * SELECTED)))
+        candidates = frozenset(
+            DeviceId(f"{number:032x}") for number in range(0, REGISTERED, REGISTERED // (2 * SELECTED))
+        )
         began = time.perf_counter()
         state, _ = advance(rules, RoundState(Stage.SELECTING, 1e9), CheckedIn(candidates), 0.0)
         drawn_s = time.perf_counter() - began
         store.save_round(RoundChange(record, state, steps=state.participants))
         selected_s = time.perf_counter() - began
         began = time.perf_counter()
-        store.saw_devices([(device_id, "p", "load") for device_id in list(candidates)[:SELECTED]])
+        store.saw_devices([(device_id, POPULATION, "load") for device_id in list(candidates)[:SELECTED]])
         seen_s = time.perf_counter() - began
     finally:
         store.close()
@@ -345,7 +354,7 @@ def _register(store: Store, count: int) -> None:
     """Put devices on record, many at a time."""
     step = 100_000
     for start in range(0, count, step):
-        store.saw_devices([(f"{number:032x}", "p", "load") for number in range(start, start + step)])
+        store.saw_devices([(DeviceId(f"{number:032x}"), POPULATION, "load") for number in range(start, start + step)])
 
 
 if __name__ == "__main__":

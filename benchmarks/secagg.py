@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from benchmarks import _common, _flower
 from mien.errors import CertificateError
+from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.secagg import (
     Addends,
     Assignment,
@@ -368,8 +369,8 @@ def _config(n: int, cohort: CohortTerms, *, size: int = NUM_PARAMETERS, ring_bit
     return RoundConfig(
         task_id=bytes(16),
         task_sha256=bytes(32),
-        round=1,
-        attempt=1,
+        round=RoundNumber(1),
+        attempt=AttemptNumber(1),
         model_sha256=bytes(32),
         layout_sha256=bytes(32),
         statement_sha256=bytes(32),

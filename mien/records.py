@@ -117,6 +117,7 @@ def to_mapping(record: object) -> dict[str, Any]:
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
     """Return `value` as the annotated type, or raise ConfigError saying what was expected."""
+    hint = getattr(hint, "__supertype__", hint)  # an id's (`mien.protocol.ids`) is what it is made of
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         inner = [arg for arg in args if arg is not types.NoneType]

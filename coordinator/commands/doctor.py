@@ -28,6 +28,7 @@ from mien.errors import (
     VersionError,
 )
 from mien.models import bundles
+from mien.protocol.ids import ModelId
 from mien.rounds.rollouts import RollOutState
 from mien.shell.clock import Clock
 
@@ -164,7 +165,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         return f"ready, says port {config.metrics_port}"
 
 
-def _check_signed(store: Store, model_id: str, release_key: str) -> None:
+def _check_signed(store: Store, model_id: ModelId, release_key: str) -> None:
     """Raise CorruptDataError unless a model in force bears the release key's signature: phones would refuse it."""
     bundle = store.bundle(model_id)
     try:

@@ -14,6 +14,7 @@ from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import moment
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import ModelId
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -67,7 +68,8 @@ def evaluate(
 
     async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
         chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
-        points = [(each.model_id, threshold_for(each.spec_json, each.model_id, fmr).value) for each in chosen]
+        known = [(ModelId(each.model_id), each.spec_json) for each in chosen]
+        points = [(model_id, threshold_for(spec_json, model_id, fmr).value) for model_id, spec_json in known]
         spec = RollOutSpec(population=population, cohort=CohortSpec(size, min_reports), min_cohort=min_reports)
         name = f"fleet-{points[0][0][:12]}-{secret_hex(3)}"
         task = evaluation_task(

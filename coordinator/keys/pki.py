@@ -36,6 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError, ConfigError, KeyStoreError, PermissionDeniedError, RevokedError
+from mien.protocol.ids import DeviceId, PopulationId
 from mien.shell.keys import p256_key
 
 BACKDATING: Final = timedelta(minutes=10)
@@ -96,9 +97,14 @@ class PeerIdentity:
 
     role: Role
     id: str
-    population: str | None
+    population: PopulationId | None
     serial: int
     expires_at: datetime
+
+    @property
+    def device_id(self) -> DeviceId:
+        """The id of a caller that is a device."""
+        return DeviceId(self.id)
 
 
 @dataclass(frozen=True)
@@ -235,7 +241,7 @@ def issue_operator_leaf_for_csr(
 def issue_device_leaf(
     authority: Authority,
     proved_key: ec.EllipticCurvePublicKey,
-    population: str,
+    population: PopulationId,
     now: datetime,
     lifetime: timedelta = DEVICE_LIFETIME,
 ) -> x509.Certificate:
@@ -269,9 +275,9 @@ def csr_public_key(csr: bytes) -> ec.EllipticCurvePublicKey:
     return public_key
 
 
-def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
+def device_id(public_key: ec.EllipticCurvePublicKey) -> DeviceId:
     """Return a device's id: the first 16 bytes of SHA-256 over its SubjectPublicKeyInfo, as 32 hex digits."""
-    return _key_digest(public_key)[:32]
+    return DeviceId(_key_digest(public_key)[:32])
 
 
 # Who is calling
@@ -300,7 +306,7 @@ def device_identity(leaf: x509.Certificate, device_ca: x509.Certificate, now: da
     populations = [name.removeprefix(_POPULATION_PREFIX) for name in names if name.startswith(_POPULATION_PREFIX)]
     if len(names) != 2 or ids != [device_id(public_key)] or len(populations) != 1:
         raise PermissionDeniedError("this certificate does not name one device and its population; join again")
-    return PeerIdentity(Role.DEVICE, ids[0], populations[0], leaf.serial_number, leaf.not_valid_after_utc)
+    return PeerIdentity(Role.DEVICE, ids[0], PopulationId(populations[0]), leaf.serial_number, leaf.not_valid_after_utc)
 
 
 def operator_identity(leaf: x509.Certificate, operator_ca: x509.Certificate, now: datetime) -> PeerIdentity:

@@ -24,6 +24,7 @@ from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteR
 from coordinator.store import audit
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
 from mien.protocol.attestation import attestation_challenge
+from mien.protocol.ids import PopulationId
 from mien.protocol.invite import Invite
 from mien.protocol.renewal import renewal_message
 from mien.shell.keys import secret_text
@@ -261,7 +262,8 @@ class Registry:
         self, transaction: Transaction, device: DeviceRecord, public_key: ec.EllipticCurvePublicKey
     ) -> CertificateRecord:
         lifetime = timedelta(days=self._config.device_certificate_days)
-        leaf = pki.issue_device_leaf(self._authority, public_key, device.population, self._clock(), lifetime)
+        population, now = PopulationId(device.population), self._clock()
+        leaf = pki.issue_device_leaf(self._authority, public_key, population, now, lifetime)
         record = CertificateRecord(
             leaf.serial_number,
             device.device_id,

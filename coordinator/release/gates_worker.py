@@ -20,6 +20,7 @@ from coordinator.store import audit
 from mien.errors import ConfigError, LateError, MienError, StorageError, UnavailableError
 from mien.evaluation.gates import Evidence, judge
 from mien.protocol.canonical import model_from_json, model_to_json, to_canonical_json
+from mien.protocol.ids import AttemptNumber, ModelId, PopulationId
 from mien.protocol.rounds import RoundRef
 from mien.records import to_mapping
 from mien.rounds.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord
@@ -100,10 +101,10 @@ class Gatekeeper:
             return Verdict(candidate, problem=f"internal error: {type(verdict).__name__}; see the log")
         return verdict
 
-    async def _verdict(self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord) -> Verdict:
+    async def _verdict(self, task: TaskSpec, base_model_id: ModelId, candidate: CandidateRecord) -> Verdict:
         """Return the gates' verdict; a failure to measure is reported, too, and is not the candidate's fault."""
         try:
-            with self._stores.traces.work("gates", RoundRef(candidate.task_id, candidate.round, 0)):
+            with self._stores.traces.work("gates", RoundRef(candidate.task_id, candidate.round, AttemptNumber(0))):
                 reference, model, evidence, records = await self._measure(task, base_model_id, candidate)
         except MienError as error:
             _LOG.warning("candidate not checked", task=task.name, round=candidate.round, reason=error.message)
@@ -125,14 +126,14 @@ class Gatekeeper:
         )
 
     async def _measure(
-        self, task: TaskSpec, base_model_id: str, candidate: CandidateRecord
+        self, task: TaskSpec, base_model_id: ModelId, candidate: CandidateRecord
     ) -> tuple[ModelRecord, ModelRecord, Evidence, list[dict[str, Any]]]:
         """Return the released model (or the one that the task began with), the candidate, and what was measured."""
         thread, store = self._stores.thread, self._stores.store
         sets = self._sets.chosen(task.gates.sets)
         if not sets.names:
             raise ConfigError("coordinator.toml names no evaluation_sets any more; name one, then restart")
-        release = await thread.run(store.released, task.population)
+        release = await thread.run(store.released, PopulationId(task.population))
         reference = await thread.run(store.model, base_model_id if release is None else release.model_id)
         model = await thread.run(store.model, candidate.model_id)
         with storage_errors("the gates' folder"), tempfile.TemporaryDirectory(prefix="mien-gates-") as temporary:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from coordinator.store.store import Store
 from mien.errors import ConfigError
 from mien.models import bundles
+from mien.protocol.ids import ModelId, PopulationId
 
 
-def check_way_back(store: Store, release_key: str, population: str | None) -> None:
+def check_way_back(store: Store, release_key: str, population: PopulationId | None) -> None:
     """Raise ConfigError where phones would refuse to go back, because no signature lets them."""
     if release_key:
         for way in store.ways_back(population):
             _check(store, release_key, way)
 
 
-def _check(store: Store, release_key: str, way: tuple[str, str]) -> None:
+def _check(store: Store, release_key: str, way: tuple[ModelId, ModelId]) -> None:
     newest, earlier = (store.bundle(model_id) for model_id in way)
     if earlier is None:
         raise ConfigError(f"model {way[1][:12]} is not signed, and phones would refuse it; sign and release it")

@@ -23,6 +23,7 @@ from mien.errors import ConfigError, LateError, MienError, NotFoundError, Storag
 from mien.evaluation.fleet import FleetFigures, judge_fleet
 from mien.methods.federated_evaluation import PROTOCOL
 from mien.protocol.canonical import parse_json
+from mien.protocol.ids import ModelId, PopulationId
 from mien.records import from_mapping
 from mien.rounds.records import TaskRecord, TaskState
 from mien.rounds.rollouts import (
@@ -57,7 +58,7 @@ class RollOutKeeper:
         stores: Stores,
         release_key: str,
         *,
-        leads: Callable[[str], bool] = lambda _population: True,
+        leads: Callable[[PopulationId], bool] = lambda _population: True,
         retry_s: float = _RETRY_S,
     ) -> None:
         """`leads` says whose roll-outs this coordinator looks after, by population, where there are several."""
@@ -136,7 +137,7 @@ class RollOutKeeper:
             share=roll_out.share,
         )
 
-    async def _described(self, model_id: str) -> bytes:
+    async def _described(self, model_id: ModelId) -> bytes:
         """Return a model's description as phones have it: what the release key signed, where it signed any."""
         thread, store = self._stores.thread, self._stores.store
         bundle = await thread.run(store.bundle, model_id)

@@ -16,6 +16,7 @@ from coordinator.rounds.spool import Spool
 from coordinator.store.buckets import bucket_errors, is_bucket, open_bucket
 from coordinator.store.sealing import MasterKey
 from mien.errors import ConfigError, CorruptDataError, MienError
+from mien.protocol.ids import DeviceId, RoundId
 from mien.protocol.rounds import BlobId
 from mien.shell.files import write_atomically
 
@@ -34,12 +35,12 @@ class Bucket:
         self._fs, root = open_bucket(url, endpoint)
         self._root = root.rstrip("/")
 
-    def put(self, round_id: int, device_id: str, data: bytes) -> None:
+    def put(self, round_id: RoundId, device_id: DeviceId, data: bytes) -> None:
         """Keep a contribution; it is whole and durable when this returns."""
         with bucket_errors():
             self._fs.pipe_file(self._path(round_id, device_id), data)
 
-    def get(self, round_id: int, device_id: str) -> bytes:
+    def get(self, round_id: RoundId, device_id: DeviceId) -> bytes:
         """Return a contribution as it was put; raises CorruptDataError where there is none."""
         try:
             with bucket_errors():
@@ -48,21 +49,21 @@ class Bucket:
             raise CorruptDataError(f"contribution {round_id}/{device_id} is not in the bucket; it is lost") from error
         return data
 
-    def remove_round(self, round_id: int) -> None:
+    def remove_round(self, round_id: RoundId) -> None:
         """Forget everything that devices sent in a round."""
         with contextlib.suppress(FileNotFoundError), bucket_errors():
             self._fs.rm(f"{self._root}/{round_id}", recursive=True)
 
-    def rounds(self) -> set[int]:
+    def rounds(self) -> set[RoundId]:
         """Return the rounds of which there are contributions."""
         try:
             with bucket_errors():
                 names = [str(path).rpartition("/")[2] for path in self._fs.ls(self._root, detail=False)]
         except FileNotFoundError:
             return set()
-        return {int(name) for name in names if name.isdecimal()}
+        return {RoundId(int(name)) for name in names if name.isdecimal()}
 
-    def _path(self, round_id: int, device_id: str) -> str:
+    def _path(self, round_id: RoundId, device_id: DeviceId) -> str:
         return f"{self._root}/{round_id}/{device_id}"
 
 
@@ -74,11 +75,11 @@ class SharedSpool(Spool):
         self._bucket = bucket
         self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="bucket-cleaner")
 
-    def publish(self, round_id: int, device_id: str) -> None:
+    def publish(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Have a complete contribution in the bucket; raises UnreachableError, KeyStoreError."""
         self._bucket.put(round_id, device_id, self._file(round_id, device_id).read_bytes())
 
-    def read_unhashed(self, round_id: int, device_id: str, size_bytes: int) -> bytes:
+    def read_unhashed(self, round_id: RoundId, device_id: DeviceId, size_bytes: int) -> bytes:
         """Return what a device sent, whole, from this machine or from the bucket."""
         try:
             return super().read_unhashed(round_id, device_id, size_bytes)
@@ -88,7 +89,7 @@ class SharedSpool(Spool):
             write_atomically(path, self._bucket.get(round_id, device_id), private=True)
             return super().read_unhashed(round_id, device_id, size_bytes)
 
-    def read(self, round_id: int, device_id: str, blob: BlobId) -> bytes:
+    def read(self, round_id: RoundId, device_id: DeviceId, blob: BlobId) -> bytes:
         """Return a committed contribution, from this machine or from the bucket."""
         try:
             return super().read(round_id, device_id, blob)
@@ -96,20 +97,20 @@ class SharedSpool(Spool):
             self._file(round_id, device_id).unlink(missing_ok=True)  # whole, but of other bytes
             return super().read(round_id, device_id, blob)
 
-    def remove_round(self, round_id: int) -> None:
+    def remove_round(self, round_id: RoundId) -> None:
         """Forget everything that devices sent in a round: here at once, in the bucket in a moment."""
         self.remove_here(round_id)
         self._cleaner.submit(self._remove_from_bucket, round_id)
 
-    def remove_here(self, round_id: int) -> None:
+    def remove_here(self, round_id: RoundId) -> None:
         """Forget this machine's copies."""
         super().remove_round(round_id)
 
-    def shared_rounds(self) -> set[int]:
+    def shared_rounds(self) -> set[RoundId]:
         """Return the rounds of which contributions are in the bucket."""
         return self._bucket.rounds()
 
-    def _remove_from_bucket(self, round_id: int) -> None:
+    def _remove_from_bucket(self, round_id: RoundId) -> None:
         try:
             self._bucket.remove_round(round_id)
         except MienError as error:  # left to the next replica that starts
@@ -119,5 +120,5 @@ class SharedSpool(Spool):
         """Wait for what is being cleaned up."""
         self._cleaner.shutdown(wait=True)
 
-    def _file(self, round_id: int, device_id: str) -> Path:
+    def _file(self, round_id: RoundId, device_id: DeviceId) -> Path:
         return self._folder / str(round_id) / device_id

@@ -17,6 +17,7 @@ from coordinator.replicas.registry import check_engine, limit_idle_transactions
 from coordinator.service.measured import MeasuredStore
 from coordinator.store.tables import LEASES, TASKS
 from mien.errors import DrainingError
+from mien.protocol.ids import PopulationId, TaskId
 from mien.shell.clock import Clock
 
 _RETRY_AFTER_S: Final = 0.5
@@ -31,8 +32,8 @@ class FencedStore(MeasuredStore):
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         check_engine(engine)
         super().__init__(engine, clock)
-        self.held: dict[str, int] = {}
-        self.on_lost: Callable[[str], None] = lambda _population: None
+        self.held: dict[PopulationId, int] = {}
+        self.on_lost: Callable[[PopulationId], None] = lambda _population: None
 
     def limit_idle(self, limit_s: float) -> None:
         """Let no transaction of a replica that was stopped hold its locks for longer."""
@@ -40,18 +41,18 @@ class FencedStore(MeasuredStore):
         self._engine.dispose()  # connections that are open already have no limit
 
     @contextmanager
-    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
+    def _transaction(self, of_task: TaskId | None = None) -> Iterator[sa.Connection]:
         with super()._transaction() as db:
             if of_task is not None:
                 self._require_lease(db, of_task)
             yield db
 
-    def _require_lease(self, db: sa.Connection, task_id: str) -> None:
+    def _require_lease(self, db: sa.Connection, task_id: TaskId) -> None:
         """Raise DrainingError unless this replica holds the lease of a task's population until the transaction ends."""
         population = db.scalar(sa.select(TASKS.c.population).where(TASKS.c.task_id == task_id))
         wanted = sa.select(LEASES.c.epoch).where(LEASES.c.population == population)
         epoch = db.scalar(wanted.with_for_update(read=True))
-        if population is None or epoch is None or self.held.get(population) != epoch:
+        if population is None or epoch is None or self.held.get(PopulationId(population)) != epoch:
             if population is not None:
-                self.on_lost(population)
+                self.on_lost(PopulationId(population))
             raise DrainingError("another replica runs this task now; try again", retry_after_s=_RETRY_AFTER_S)

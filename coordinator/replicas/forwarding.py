@@ -26,6 +26,7 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import PopulationId, TaskId
 from mien.shell.clock import Clock
 
 CALLER_KEY: Final = "mien-caller-bin"
@@ -53,20 +54,20 @@ class Routes:
         """Return the replica that has to answer a call, None where it is this one or any."""
         service, _, name = method.strip("/").rpartition("/")
         if service == "mien.v1.Rounds" and name not in _ANYWHERE:
-            found = await self._keeper.owner(caller().population or "", is_sure=name != "CheckIn")
+            found = await self._keeper.owner(PopulationId(caller().population or ""), is_sure=name != "CheckIn")
         elif service == "mien.v1.Operator" and name == "SubmitTask":
-            found = await self._keeper.claim(task_from_json(request.task_json).population)
+            found = await self._keeper.claim(PopulationId(task_from_json(request.task_json).population))
         elif service == "mien.v1.Operator" and name in _OF_TASKS:
-            found = await self._keeper.owner(await self._population(request.task_id))
+            found = await self._keeper.owner(await self._population(TaskId(request.task_id)))
         else:
             found = None
         return None if found is None or found.address is None else found
 
-    async def _population(self, task_id: str) -> str:
+    async def _population(self, task_id: TaskId) -> PopulationId:
         try:
             return (await self._thread.run(self._store.task, task_id)).population
         except NotFoundError:
-            return ""  # the handler says so
+            return PopulationId("")  # the handler says so
 
 
 class ForwardingInterceptor(CallInterceptor):

@@ -22,6 +22,7 @@ from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import log_end
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, UnreachableError
+from mien.protocol.ids import PopulationId
 
 _LOG: Final = structlog.get_logger()
 _BEATS: Final = 3
@@ -59,8 +60,8 @@ class Keeper:
         self._tasks: Engine | None = None
         self._is_retiring = False
         self._lease_s, self._monotonic = lease_s, monotonic
-        self._ready: set[str] = set()
-        self._changes: dict[str, asyncio.Task[None]] = {}
+        self._ready: set[PopulationId] = set()
+        self._changes: dict[PopulationId, asyncio.Task[None]] = {}
         self._valid_until, self._looked_at = 0.0, 0.0
         self._nudge = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
@@ -85,11 +86,11 @@ class Keeper:
 
     # What others ask
 
-    def owns(self, population: str) -> bool:
+    def owns(self, population: PopulationId) -> bool:
         """Return whether this replica runs a population's tasks, and they are there."""
         return population in self._ready
 
-    async def owner(self, population: str, *, is_sure: bool = True) -> Owner | None:
+    async def owner(self, population: PopulationId, *, is_sure: bool = True) -> Owner | None:
         """Return the owner of a population's tasks, None where it has none; raises UnreachableError in between.
 
         Where it `is_sure` that there are some, the database is asked before it is denied.
@@ -107,7 +108,7 @@ class Keeper:
             raise UnreachableError("this task is being taken over; try again", retry_after_s=0.5)
         return Owner(replica_id, self.view.addresses[replica_id])
 
-    async def claim(self, population: str) -> Owner | None:
+    async def claim(self, population: PopulationId) -> Owner | None:
         """Return the owner of a population's tasks from now on: this replica, if nobody ran them."""
         if not self.owns(population):
             self._follow(await self._thread.run(self._registry.claim, population))
@@ -131,7 +132,7 @@ class Keeper:
         self._tasks = tasks
         loop = asyncio.get_running_loop()
 
-        def lost(population: str) -> None:
+        def lost(population: PopulationId) -> None:
             """Hear from the store's thread of a lease that another replica has."""
             loop.call_soon_threadsafe(self._lose, population)
 
@@ -197,14 +198,14 @@ class Keeper:
                 self._change(population, functools.partial(self._take, population, epoch))
         self._saw(view)
 
-    def _lose(self, population: str) -> None:
+    def _lose(self, population: PopulationId) -> None:
         assert self._tasks is not None, "what was never started holds nothing"
         if self._store.held.pop(population, None) is not None:
             self._ready.discard(population)
             _LOG.warning("tasks of a population let go", population=population, replica=self.replica_id)
             self._change(population, functools.partial(self._tasks.let_go, population), cuts_short=True)
 
-    async def _take(self, population: str, epoch: int) -> None:
+    async def _take(self, population: PopulationId, epoch: int) -> None:
         assert self._tasks is not None, "what was never started holds nothing"
         while self._store.held.get(population) == epoch:
             try:
@@ -219,7 +220,7 @@ class Keeper:
             _LOG.info("tasks of a population taken", population=population, replica=self.replica_id, epoch=epoch)
 
     def _change(
-        self, population: str, change: Callable[[], Coroutine[Any, Any, None]], *, cuts_short: bool = False
+        self, population: PopulationId, change: Callable[[], Coroutine[Any, Any, None]], *, cuts_short: bool = False
     ) -> None:
         """Run a change of a population's tasks behind the one before it; what is let go is not begun to its end."""
         before = self._changes.get(population)
@@ -235,7 +236,7 @@ class Keeper:
         self._changes[population] = task
         task.add_done_callback(lambda ended: self._changed(population, ended))
 
-    def _changed(self, population: str, ended: asyncio.Task[None]) -> None:
+    def _changed(self, population: PopulationId, ended: asyncio.Task[None]) -> None:
         if self._changes.get(population) is ended:
             del self._changes[population]
         _ended(ended)

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import postgresql
 from coordinator.store.database import database_errors, open_engine
 from coordinator.store.tables import LEASES, REPLICAS, TASKS, UPLOADS
 from mien.errors import ConfigError
+from mien.protocol.ids import DeviceId, PopulationId, RoundId
 from mien.rounds.records import TaskState
 
 _JOINING: Final = 0x4D49_4A4E
@@ -44,7 +45,7 @@ class Replica:
     started_ms: int
     silent_s: float = 0.0
     is_alive: bool = True
-    populations: tuple[str, ...] = ()
+    populations: tuple[PopulationId, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class View:
     The owner of a lease that ran out, or was given up, is "".
     """
 
-    held: Mapping[str, int]
-    owners: Mapping[str, str]
+    held: Mapping[PopulationId, int]
+    owners: Mapping[PopulationId, str]
     addresses: Mapping[str, str]
 
 
@@ -145,7 +146,7 @@ class Registry:
                 self._take(db, population)
             return self._view(db)
 
-    def claim(self, population: str) -> View:
+    def claim(self, population: PopulationId) -> View:
         """Return who runs what, after this replica took a population's lease if it was free."""
         with self._transaction() as db:
             self._take(db, population)
@@ -168,15 +169,15 @@ class Registry:
         )
         db.execute(insert.on_conflict_do_update(index_elements=["replica_id"], set_={"seen_ms": _NOW_MS}))
 
-    def _unattended(self, db: sa.Connection) -> list[str]:
+    def _unattended(self, db: sa.Connection) -> list[PopulationId]:
         """Return the populations that have tasks, or had some, and that nobody attends to."""
         ended = [state.value for state in TaskState if state.is_over]
         known = sa.exists().where(LEASES.c.population == TASKS.c.population)
         new = sa.select(TASKS.c.population).where(TASKS.c.state.not_in(ended), ~known).distinct()
         ran_out = sa.select(LEASES.c.population).where(LEASES.c.until_ms <= _NOW_MS)
-        return sorted({*db.scalars(new), *db.scalars(ran_out)})
+        return sorted(PopulationId(name) for name in {*db.scalars(new), *db.scalars(ran_out)})
 
-    def _take(self, db: sa.Connection, population: str) -> None:
+    def _take(self, db: sa.Connection, population: PopulationId) -> None:
         """Take a lease that is free, or ran out; of several replicas that try, the first has it."""
         until = _NOW_MS + self._lease_ms
         mine = self.replica.replica_id
@@ -199,13 +200,13 @@ class Registry:
 
     # Contributions
 
-    def hold(self, round_id: int, device_id: str) -> None:
+    def hold(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Have it known that this replica can add a contribution up."""
         upload = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id == device_id)
         with self._transaction() as db:
             db.execute(sa.update(UPLOADS).where(upload).values(held_by=self.replica.replica_id))
 
-    def holders(self, round_id: int) -> dict[str, str]:
+    def holders(self, round_id: RoundId) -> dict[DeviceId, str]:
         """Return which replica holds which device's contribution to an attempt."""
         held = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.held_by.is_not(None))
         with self._transaction() as db:

@@ -26,6 +26,7 @@ from coordinator.rounds.spool import Spool
 from coordinator.store.thread import StoreThread
 from mien.contribution import ContributionLayout, Total
 from mien.errors import CorruptDataError, MienError, NotFoundError
+from mien.protocol.ids import DeviceId, RoundId
 from mien.protocol.v1 import replicas_pb2
 from mien.rounds.records import UploadRecord
 from mien.secagg.quantise import add_packed, packed_size
@@ -67,7 +68,11 @@ class Addends:
 
 
 def add_up(
-    spool: Spool, round_id: int, device_ids: Sequence[str], uploads: Mapping[str, UploadRecord], addends: Addends
+    spool: Spool,
+    round_id: RoundId,
+    device_ids: Sequence[DeviceId],
+    uploads: Mapping[DeviceId, UploadRecord],
+    addends: Addends,
 ) -> Numbers:
     """Return the sum of contributions, one at a time in order of their devices' ids: memory is one sum's.
 
@@ -85,7 +90,7 @@ def add_up(
 class Part:
     """The sum over some devices."""
 
-    device_ids: tuple[str, ...]
+    device_ids: tuple[DeviceId, ...]
     total: Numbers = field(repr=False)
 
 
@@ -98,7 +103,11 @@ class Sums:
         self._spool, self._peers = spool, peers
 
     async def plain(
-        self, round_id: int, device_ids: Sequence[str], uploads: Mapping[str, UploadRecord], layout: ContributionLayout
+        self,
+        round_id: RoundId,
+        device_ids: Sequence[DeviceId],
+        uploads: Mapping[DeviceId, UploadRecord],
+        layout: ContributionLayout,
     ) -> Total:
         """Return the total over the devices; the order in which replicas add decides its last bits."""
         total = Total.empty(layout)
@@ -106,7 +115,7 @@ class Sums:
             total = total.merge(Total(layout, part.total, len(part.device_ids)))
         return total
 
-    async def masked(self, round_id: int, uploads: Mapping[str, UploadRecord], masked: MaskedRound) -> None:
+    async def masked(self, round_id: RoundId, uploads: Mapping[DeviceId, UploadRecord], masked: MaskedRound) -> None:
         """Bring all vectors that are not in the sums yet into them."""
         for waiting in masked.elsewhere:
             addends = Addends(masked.num_words, masked.ring_bits)
@@ -114,11 +123,15 @@ class Sums:
                 await in_thread(masked.add_sum, part.device_ids, part.total.astype(np.uint32, copy=False))
 
     async def _parts(
-        self, round_id: int, device_ids: Sequence[str], uploads: Mapping[str, UploadRecord], addends: Addends
+        self,
+        round_id: RoundId,
+        device_ids: Sequence[DeviceId],
+        uploads: Mapping[DeviceId, UploadRecord],
+        addends: Addends,
     ) -> list[Part]:
         """Return sums that hold every device once: those of other replicas, then what is added up here."""
         holders = await self._thread.run(self._registry.holders, round_id)
-        dealt: dict[str, list[str]] = defaultdict(list)
+        dealt: dict[str, list[DeviceId]] = defaultdict(list)
         for device_id in device_ids:
             dealt[holders.get(device_id, self._keeper.replica_id)].append(device_id)
         here = dealt.pop(self._keeper.replica_id, [])
@@ -131,7 +144,9 @@ class Sums:
         _LOG.info("sums of replicas", round_id=round_id, parts=len(parts), here=len(missing), held_here=len(here))
         return parts
 
-    async def _ask(self, holder: str, round_id: int, device_ids: Sequence[str], addends: Addends) -> Part | None:
+    async def _ask(
+        self, holder: str, round_id: RoundId, device_ids: Sequence[DeviceId], addends: Addends
+    ) -> Part | None:
         """Return another replica's sum, None where it cannot give it."""
         address = self._keeper.view.addresses.get(holder)
         if address is None:

@@ -26,6 +26,7 @@ from coordinator.rounds.uploads import UploadTarget
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import DeviceId, PopulationId, RoundId, TaskId
 from mien.protocol.messages import round_message
 from mien.protocol.rounds import Role, RoundRef, Stage
 from mien.protocol.v1 import replicas_pb2, replicas_pb2_grpc
@@ -53,7 +54,7 @@ class Desks:
         self._refreshing: asyncio.Task[None] | None = None
         keeper.on_view.append(self._see)
 
-    async def locate(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
+    async def locate(self, device_id: DeviceId, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
         population = (await self._stores.thread.run(self._stores.store.task, name.task_id)).population
         owner = await self._keeper.owner(population)
@@ -65,16 +66,16 @@ class Desks:
         target, record = found
         return (None if target is None else _Shared(target, self, population, record.id)), record
 
-    def runs(self, population: str) -> bool:
+    def runs(self, population: PopulationId) -> bool:
         """Return whether this replica runs a population's tasks."""
         return self._keeper.owns(population)
 
-    async def keep(self, round_id: int, device_id: str) -> None:
+    async def keep(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Return once a complete contribution is in the bucket, and this replica known to hold it."""
         await in_thread(self._spool.publish, round_id, device_id)
         await self._thread.run(self._registry.hold, round_id, device_id)
 
-    async def _ask(self, owner: Owner, device_id: str, name: RoundRef) -> tuple[_Away | None, RoundRecord]:
+    async def _ask(self, owner: Owner, device_id: DeviceId, name: RoundRef) -> tuple[_Away | None, RoundRecord]:
         """Return another replica's attempt; raises what it says of the device."""
         assert owner.address is not None
         stub, round_ = self._peers.stub(owner.replica_id, owner.address), round_message(name)
@@ -94,7 +95,7 @@ class Desks:
         self._away.add(away)
         return away, record
 
-    async def _plan(self, task_id: str, role: Role) -> TaskPlan:
+    async def _plan(self, task_id: TaskId, role: Role) -> TaskPlan:
         """Return a task's plan for the devices of one role."""
         if (task_id, role) not in self._plans:
             thread, store = self._stores.thread, self._stores.store
@@ -147,7 +148,7 @@ class _Away:
         self,
         stub: replicas_pb2_grpc.ReplicasAsyncStub,
         name: RoundRef,
-        round_id: int,
+        round_id: RoundId,
         found: replicas_pb2.FindUploadReply,
         plan: TaskPlan,
     ) -> None:
@@ -161,7 +162,7 @@ class _Away:
         """True while the attempt goes on, for all that is known here: its owner says more."""
         return True
 
-    def step_of(self, device_id: str) -> Step | None:
+    def step_of(self, device_id: DeviceId) -> Step | None:
         """Return the step that the device of this object has reached."""
         return self._step
 
@@ -182,7 +183,7 @@ class _Away:
 class _Shared:
     """An attempt, of this replica or another, whose contributions lie in the bucket before they count."""
 
-    def __init__(self, target: UploadTarget, desks: Desks, population: str, round_id: int) -> None:
+    def __init__(self, target: UploadTarget, desks: Desks, population: PopulationId, round_id: RoundId) -> None:
         self._target, self._desks, self._population, self._round_id = target, desks, population, round_id
         self.plan, self.upload_bytes = target.plan, target.upload_bytes
 
@@ -195,7 +196,7 @@ class _Shared:
         """True while the attempt goes on here, or for all that is known elsewhere: its owner then says more."""
         return self._target.is_current or not self._desks.runs(self._population)
 
-    def step_of(self, device_id: str) -> Step | None:
+    def step_of(self, device_id: DeviceId) -> Step | None:
         return self._target.step_of(device_id)
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:

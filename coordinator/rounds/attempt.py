@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.pulse import Pulse, in_thread
 from mien.errors import LateError, MienError, NotFoundError, ViolationError
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import (
     COUNTED,
@@ -48,7 +49,7 @@ class Attempt:
         side: Side,
         record: RoundRecord,
         state: RoundState,
-        barred: frozenset[str] = frozenset(),
+        barred: frozenset[DeviceId] = frozenset(),
     ) -> None:
         self._cohort, self._side, self._stores = cohort, side, side.stores
         self.record, self.state, self.barred = record, state, barred
@@ -71,19 +72,19 @@ class Attempt:
         layout = self.plan.contribution
         return layout.size_bytes if self.masked is None else self.masked.payload_bytes + layout.revealed_bytes
 
-    def step_of(self, device_id: str) -> Step | None:
+    def step_of(self, device_id: DeviceId) -> Step | None:
         """Return the step that a device has reached."""
         return self.state.participants.get(device_id)
 
-    def may_train(self, device_id: str) -> bool:
+    def may_train(self, device_id: DeviceId) -> bool:
         """Return whether a device may still do its part."""
         return self.state.stage in _MAY_TRAIN and self.step_of(device_id) in (Step.SELECTED, Step.TRAINED)
 
-    def message_for(self, device_id: str) -> bytes:
+    def message_for(self, device_id: DeviceId) -> bytes:
         """Return the message of secure aggregation to a device at the current stage; nothing under plain sums."""
         return b"" if self.masked is None else self.masked.message_for(device_id, self.state.stage)
 
-    async def reply_to(self, device_id: str) -> Arrays:
+    async def reply_to(self, device_id: DeviceId) -> Arrays:
         """Return the method's reply to a device, sent with its assignment."""
         return await self._side.reply_to(device_id)
 
@@ -124,7 +125,7 @@ class Attempt:
             return advance(self.rules, state, Stepped(event.device_id, event.stage, is_enough=True), now)
         return after
 
-    async def _payload(self, masked: MaskedRound, device_id: str) -> bytes | Elsewhere:
+    async def _payload(self, masked: MaskedRound, device_id: DeviceId) -> bytes | Elsewhere:
         """Return the masked vector of a device, whose bytes are on stable storage, or that a replica holds it."""
         upload = await self._stores.thread.run(self._stores.store.upload, self.record.id, device_id)
         if upload is None:
@@ -170,7 +171,7 @@ class Attempt:
         uploads = await self._stores.thread.run(self._stores.store.uploads, round_id)
         masked, read = await self._begin(state), self._stores.spool.read
 
-        def payload_of(device_id: str) -> bytes | Elsewhere:
+        def payload_of(device_id: DeviceId) -> bytes | Elsewhere:
             if self._stores.sums_of(self.plan) is not None:
                 return _elsewhere(uploads[device_id].blob)
             return read(round_id, device_id, uploads[device_id].blob)[: masked.payload_bytes]

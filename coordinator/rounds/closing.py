@@ -26,6 +26,7 @@ from mien.errors import MienError
 from mien.layout import Vector
 from mien.methods.base import CANDIDATES, ServerState
 from mien.protocol.canonical import to_canonical_json
+from mien.protocol.ids import DeviceId, RoundId, RoundNumber
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import pack_tensors
 from mien.rounds.buffered import staleness, weighed, weight
@@ -49,11 +50,15 @@ class PartialSums(Protocol):
     """Adds up contributions that several replicas hold (`coordinator.replicas.sums`)."""
 
     async def plain(
-        self, round_id: int, device_ids: Sequence[str], uploads: Mapping[str, UploadRecord], layout: ContributionLayout
+        self,
+        round_id: RoundId,
+        device_ids: Sequence[DeviceId],
+        uploads: Mapping[DeviceId, UploadRecord],
+        layout: ContributionLayout,
     ) -> Total:
         """Return the total over the devices."""
 
-    async def masked(self, round_id: int, uploads: Mapping[str, UploadRecord], masked: MaskedRound) -> None:
+    async def masked(self, round_id: RoundId, uploads: Mapping[DeviceId, UploadRecord], masked: MaskedRound) -> None:
         """Bring all vectors that are not in the sums yet into them."""
 
 
@@ -193,7 +198,7 @@ class Closer:
         return make_candidates(self._plan, server, total, max_step_ratio=self._max_step_ratio)
 
     async def close(
-        self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[str], masked: MaskedRound | None
+        self, task: TaskRecord, record: RoundRecord, device_ids: Sequence[DeviceId], masked: MaskedRound | None
     ) -> Closed | Offered:
         """Return the model that the devices' contributions make, added up in order of their ids, or by `masked`.
 
@@ -206,7 +211,7 @@ class Closer:
         plan = self._plan if record.role is Role.TRAIN else self._plan.validators
         assert plan is not None, "only a task with validators has attempts of theirs"
 
-        def read(device: str) -> bytes:
+        def read(device: DeviceId) -> bytes:
             return self._stores.spool.read(record.id, device, uploads[device].blob)
 
         total = None
@@ -227,8 +232,8 @@ class Closer:
         self,
         plan: TaskPlan,
         masked: MaskedRound | None,
-        device_ids: Sequence[str],
-        read: Callable[[str], bytes],
+        device_ids: Sequence[DeviceId],
+        read: Callable[[DeviceId], bytes],
         total: Total | None,
     ) -> _Sum:
         """Return the opened sums, or the plain one: `total` where replicas have added it up."""
@@ -294,7 +299,7 @@ class Closer:
             parent_model_id=parent.model_id,
             population=task.population,
             task_id=task.task_id,
-            round=state.rounds,
+            round=RoundNumber(state.rounds),
         )
         arrays_sha256 = await in_thread(self._put, states.put_arrays, state.arrays)
         try:

@@ -24,6 +24,7 @@ from mien.errors import (
     StorageError,
     UnreachableError,
 )
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Role, Stage
 from mien.rounds.machine import (
     COUNTED,
@@ -127,7 +128,7 @@ class Cohort:
         """Number of messages that wait to be handled."""
         return self._inbox.qsize()
 
-    def bars(self, device_id: str) -> bool:
+    def bars(self, device_id: DeviceId) -> bool:
         """Return whether the privacy ledger, or another cohort that it is in, keeps a device out of the attempt."""
         is_barred = self.attempt is not None and self.is_gathering and device_id in self.attempt.barred
         return is_barred or self.task.is_busy(device_id, self)
@@ -295,7 +296,7 @@ class Cohort:
         if attempt is None:
             return
         events = [m.event for m in wanted]
-        device_ids = frozenset[str]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
+        device_ids = frozenset[DeviceId]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
         idle = frozenset(each for each in device_ids - attempt.barred if not self.task.is_busy(each, self))
         await self._apply([_Message(CheckedIn(idle))], answers=wanted)
 
@@ -327,7 +328,7 @@ class Cohort:
         self.task.on_change(True)
         return begun
 
-    def _begin(self, record: RoundRecord, state: RoundState, barred: frozenset[str] = frozenset()) -> Attempt:
+    def _begin(self, record: RoundRecord, state: RoundState, barred: frozenset[DeviceId] = frozenset()) -> Attempt:
         self.attempt = attempt = Attempt(self, self.task.sides[record.role], record, state, barred)
         self._stores.traces.stage(self.task.record.name, record, state.stage)
         return attempt
@@ -477,7 +478,7 @@ class Cohort:
         self._closing.add_done_callback(self._closing_ended)
 
     async def _close(
-        self, attempt: Attempt, device_ids: Sequence[str], earlier: asyncio.Task[None] | None = None
+        self, attempt: Attempt, device_ids: Sequence[DeviceId], earlier: asyncio.Task[None] | None = None
     ) -> None:
         """Take the sum and the server's step, lay down the blobs, then ask for the commit.
 

@@ -34,6 +34,7 @@ from mien.errors import (
     ViolationError,
 )
 from mien.protocol.canonical import task_from_json, task_to_json
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
 from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.rounds.machine import (
     COUNTED,
@@ -69,8 +70,8 @@ _IDLE: Final = "idle"
 class Caller:
     """A device as its certificate names it, and what it said about itself."""
 
-    device_id: str
-    population: str
+    device_id: DeviceId
+    population: PopulationId
     backbones: tuple[str, ...] = ()
     min_cohort: int = 0
     role: Role = Role.TRAIN
@@ -103,7 +104,7 @@ class Assigned:
     name: RoundRef
     plan: TaskPlan
     task_json: bytes = field(repr=False)
-    model_id: str
+    model_id: ModelId
     reply: Arrays = field(repr=False)
     stage: Stage
     deadline: float
@@ -118,7 +119,7 @@ STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
 class _Held:
     """A check-in that is being held; `stays_out` once its device has asked to be left out."""
 
-    device_id: str
+    device_id: DeviceId
     offered: Cohort | None = None
     stays_out: bool = False
 
@@ -131,7 +132,7 @@ class StageNews:
     stage: Stage
     deadline: float
     reason: str
-    model_id: str
+    model_id: ModelId
     num_reports: int
     message: bytes = field(default=b"", repr=False)
 
@@ -153,7 +154,7 @@ class TaskNow:
     """One running task: where its round is, how many devices are how far in it, and how much waits to be handled."""
 
     name: str
-    population: str
+    population: PopulationId
     stage: str
     devices: Mapping[str, int]
     queue_length: int
@@ -178,17 +179,17 @@ class Engine:
     """The coordinator's rounds, whoever calls. One per process; methods run on one event loop."""
 
     def __init__(
-        self, stores: Stores, clock: Clock, settings: EngineSettings, vouch: Callable[[str], VerifyLeaf]
+        self, stores: Stores, clock: Clock, settings: EngineSettings, vouch: Callable[[PopulationId], VerifyLeaf]
     ) -> None:
         """`vouch` gives the check of leaf certificates of one population's devices."""
         self._vouch = vouch
         self._stores, self._clock, self._settings = stores, clock, settings
-        self._tasks: dict[str, Task] = {}
-        self._loops: dict[str, asyncio.Task[None]] = {}
+        self._tasks: dict[TaskId, Task] = {}
+        self._loops: dict[TaskId, asyncio.Task[None]] = {}
         self._arrivals = Pulse()
-        self._tasks_changed: dict[str, Pulse] = {}
-        self._populations: dict[str, str] = {}
-        self._let_go: set[str] = set()
+        self._tasks_changed: dict[TaskId, Pulse] = {}
+        self._populations: dict[TaskId, PopulationId] = {}
+        self._let_go: set[PopulationId] = set()
         self._pace = Pace(settings.retry_after_s, settings.check_ins_per_s)
         self._pacer = Pacer(self._pace, clock, self._count_devices)
         self.is_draining = False
@@ -218,15 +219,15 @@ class Engine:
         for round_id in self._stores.spool.rounds() - live:
             self._stores.spool.remove_round(round_id)
 
-    async def take_over(self, population: str | None = None) -> None:
+    async def take_over(self, population: PopulationId | None = None) -> None:
         """Go on with every task that is not over, of one population or of all, from what is committed."""
-        self._let_go.discard(population or "")
+        self._let_go.discard(population or PopulationId(""))
         for task in await self._stores.thread.run(self._stores.store.tasks):
             if not task.state.is_over and population in (None, task.population):
                 await self._begin(task)
         self._wake()
 
-    async def let_go(self, population: str) -> None:
+    async def let_go(self, population: PopulationId) -> None:
         """End a population's tasks here, with which another replica goes on; what is committed stays."""
         self._let_go.add(population)
         task_ids = [task_id for task_id, of in self._populations.items() if of == population]
@@ -391,7 +392,7 @@ class Engine:
         finally:
             self._held.discard(held)
 
-    def _check_here(self, population: str) -> None:
+    def _check_here(self, population: PopulationId) -> None:
         """Raise DrainingError or UnreachableError unless this process goes on with a population's tasks."""
         if self.is_draining:  # not all come back at once, or the new process would be busy with greetings
             pause_s = self._settings.retry_after_s * SYSTEM_RANDOM.uniform(1.0, 3.0)
@@ -413,7 +414,7 @@ class Engine:
         await held.offered.post(CheckedIn(frozenset({caller.device_id})), role=caller.role)
         return await self._assigned(caller)
 
-    async def leave_out(self, device_id: str, population: str, *, stays_out: bool) -> None:
+    async def leave_out(self, device_id: DeviceId, population: PopulationId, *, stays_out: bool) -> None:
         """Return once no round that forms from now on chooses a device that stays out, held check-ins included."""
         mine = [held for held in self._held if held.device_id == device_id]
         for held in mine:
@@ -444,7 +445,7 @@ class Engine:
             )
         return None
 
-    async def reply(self, device_id: str, name: RoundRef) -> Arrays:
+    async def reply(self, device_id: DeviceId, name: RoundRef) -> Arrays:
         """Return the method's reply to a device, sent with its assignment; raises LateError once the round went on."""
         attempt, _ = await self.locate(device_id, name)
         if attempt is None or not attempt.may_train(device_id):
@@ -475,7 +476,7 @@ class Engine:
         sides = [cohort.side for cohort in self._of_population(caller.population)]
         return any(side.role is caller.role and not caller.can_train(side.plan) for side in sides)
 
-    def num_not_for(self, task_id: str) -> tuple[int, int]:
+    def num_not_for(self, task_id: TaskId) -> tuple[int, int]:
         """Return how many devices that called a task is not for, as far as this process has heard.
 
         First those that cannot train its model, then those whose owner wants more devices in a sum.
@@ -483,16 +484,16 @@ class Engine:
         task = self._tasks.get(task_id)
         return (0, 0) if task is None else (len(task.unable), len(task.unwilling))
 
-    def _of_population(self, population: str) -> list[Cohort]:
+    def _of_population(self, population: PopulationId) -> list[Cohort]:
         """Return the cohorts of a population's tasks, the oldest task's first."""
         tasks = [task for task in self._tasks.values() if task.record.population == population]
         return [cohort for task in tasks for cohort in task.cohorts]
 
-    async def _count_devices(self) -> Mapping[str, int]:
+    async def _count_devices(self) -> Mapping[PopulationId, int]:
         since_ms = to_ms(self._clock.now() - ACTIVE_S)
         return await self._stores.thread.run(self._stores.store.devices_since, since_ms)
 
-    def _wanted_per_s(self, population: str) -> float:
+    def _wanted_per_s(self, population: PopulationId) -> float:
         """Return how many devices a population's tasks have to gather in a second."""
         wanting = [cohort for cohort in self._of_population(population) if cohort.wants_devices]
         return wanted_per_s({each.task.record.task_id: each.side.plan.task for each in wanting}.values())
@@ -505,7 +506,7 @@ class Engine:
         plans = [cohort.side.plan for cohort in wanting if cohort.side.role is caller.role]
         return Wait(pause_s, _why_not(caller, plans) or "no round needs this device now")
 
-    async def report_trained(self, device_id: str, name: RoundRef) -> Stage:
+    async def report_trained(self, device_id: DeviceId, name: RoundRef) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""
         attempt, record = await self.locate(device_id, name)
         if attempt is None:
@@ -513,7 +514,7 @@ class Engine:
         await attempt.post(Trained(device_id))
         return attempt.state.stage
 
-    async def take_step(self, device_id: str, name: RoundRef, stage: Stage, message: bytes) -> Stage:
+    async def take_step(self, device_id: DeviceId, name: RoundRef, stage: Stage, message: bytes) -> Stage:
         """Return the stage after a device's message of a stage of secure aggregation was accepted and committed.
 
         Raises what does not hold (ViolationError, CertificateError, ReplayError), LateError when the round went on.
@@ -526,14 +527,14 @@ class Engine:
         await attempt.post(Stepped(device_id, stage), step=StepRecord(device_id, stage, message))
         return attempt.state.stage
 
-    async def _stage_after(self, steps: frozenset[Step], device_id: str, record: RoundRecord) -> Stage:
+    async def _stage_after(self, steps: frozenset[Step], device_id: DeviceId, record: RoundRecord) -> Stage:
         """Return how a round ended for a device that had come to one of the steps; raises LateError for any other."""
         participants = await self._stores.thread.run(self._stores.store.participants, record.id)
         if participants[device_id] not in steps:
             raise LateError("that round is over; nothing is lost, check in again")
         return record.stage
 
-    async def leave(self, device_id: str, name: RoundRef, error_code: str) -> None:
+    async def leave(self, device_id: DeviceId, name: RoundRef, error_code: str) -> None:
         """Take a device out of a round; a device that is in no round has left already."""
         attempt, _ = await self.locate(device_id, name)
         code = error_code if error_code in BY_CODE else ""
@@ -541,7 +542,7 @@ class Engine:
             with contextlib.suppress(LateError):
                 await attempt.post(Left(device_id, code))
 
-    async def follow(self, device_id: str, name: RoundRef) -> AsyncIterator[StageNews]:
+    async def follow(self, device_id: DeviceId, name: RoundRef) -> AsyncIterator[StageNews]:
         """Yield where a round is, beginning with now, until it is over; raises LateError once it went on without."""
         attempt, _ = await self.locate(device_id, name)
         last: StageNews | None = None
@@ -566,7 +567,7 @@ class Engine:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
 
-    async def locate(self, device_id: str, name: RoundRef) -> tuple[Attempt | None, RoundRecord]:
+    async def locate(self, device_id: DeviceId, name: RoundRef) -> tuple[Attempt | None, RoundRecord]:
         """Return the attempt that a device belongs to, None where it is an old one, and its record.
 
         Raises NotFoundError unless the device was selected: of other rounds it learns nothing, not even that they are.
@@ -582,7 +583,7 @@ class Engine:
             raise NotFoundError("this device was not selected for that round; check in again")
         return attempt, record if attempt is None else attempt.record
 
-    def _attempts(self, task_id: str) -> list[Attempt]:
+    def _attempts(self, task_id: TaskId) -> list[Attempt]:
         """Return the newest attempts of a running task's cohorts."""
         cohorts = self._tasks[task_id].cohorts if task_id in self._tasks else ()
         return [cohort.attempt for cohort in cohorts if cohort.attempt is not None]
@@ -613,9 +614,9 @@ class Engine:
         """Return a new running task, or the one that the token made before; raises ConfigError, NotFoundError."""
         model_id = await self._checked_model(task)
         record = TaskRecord(
-            task_id=secret_hex(8),
+            task_id=TaskId(secret_hex(8)),
             name=task.name,
-            population=task.population,
+            population=PopulationId(task.population),
             task_json=task_to_json(task),
             idempotency_token=token,
             state=TaskState.RUNNING,
@@ -631,12 +632,12 @@ class Engine:
             self._arrivals.beat()
         return kept
 
-    async def _checked_model(self, task: TaskSpec) -> str:
+    async def _checked_model(self, task: TaskSpec) -> ModelId:
         """Return the model that a task begins with, once everything that it names is there and may be used."""
         thread, store = self._stores.thread, self._stores.store
-        model_id = task.model_id
+        model_id = ModelId(task.model_id)
         if model_id == "released":
-            release = await thread.run(store.released, task.population)
+            release = await thread.run(store.released, PopulationId(task.population))
             if release is None:
                 raise NotFoundError("no model is released yet; run model import and model release first")
             model_id = release.model_id
@@ -650,10 +651,10 @@ class Engine:
         for other in [await thread.run(store.model, name) for name in plan.requirements.other_models]:
             check_comparable(model, other)
         # What the population's ledger would refuse is refused now, before phones are asked for anything.
-        await TaskLedger("0" * 16, plan, store, thread).ask(1, 1, model_id)
+        await TaskLedger(TaskId("0" * 16), plan, store, thread).ask(RoundNumber(1), AttemptNumber(1), model_id)
         return model_id
 
-    async def command(self, task_id: str, state: TaskState, *, actor: str) -> TaskRecord:
+    async def command(self, task_id: TaskId, state: TaskState, *, actor: str) -> TaskRecord:
         """Return a task after it was paused, resumed or cancelled; again changes nothing, and what is over stays so.
 
         Raises UnreachableError while an error has stopped the task and it is not picked up yet.
@@ -670,12 +671,12 @@ class Engine:
             raise UnreachableError("the task is being picked up; try again", retry_after_s=5.0)
         return task
 
-    async def watch(self, task_id: str) -> AsyncIterator[TaskNews]:
+    async def watch(self, task_id: TaskId) -> AsyncIterator[TaskNews]:
         """Yield a task's history so far, then each change, until it is over."""
         thread, store = self._stores.thread, self._stores.store
         await thread.run(store.task, task_id)
         pulse = self._tasks_changed.setdefault(task_id, Pulse())
-        seen: dict[int, RoundRecord] = {}
+        seen: dict[RoundId, RoundRecord] = {}
         told: TaskNews | None = None
         while True:
             count, not_for = pulse.count, self.num_not_for(task_id)
@@ -703,7 +704,7 @@ class Engine:
         return found
 
 
-async def _withdraw(cohort: Cohort, device_id: str) -> None:
+async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:
     """Take a device out of those that a round may choose from."""
     with contextlib.suppress(LateError, UnreachableError):  # there is no such round any more
         await cohort.post(Withdrew(device_id))
@@ -753,7 +754,7 @@ def _news(record: RoundRecord, state: RoundState, message: bytes = b"") -> Stage
         stage=state.stage,
         deadline=state.deadline,
         reason=state.reason,
-        model_id=record.model_id or "" if state.stage is Stage.CLOSED else "",
+        model_id=ModelId(record.model_id or "" if state.stage is Stage.CLOSED else ""),
         num_reports=record.num_reports if state.stage is Stage.CLOSED else 0,
         message=message,
     )

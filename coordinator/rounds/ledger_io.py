@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from coordinator.store import account
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import SumOpening
 from mien.secagg import RoundConfig
@@ -20,7 +21,7 @@ class TaskLedger:
 
     def __init__(
         self,
-        task_id: str,
+        task_id: TaskId,
         plan: TaskPlan,
         store: Store,
         thread: StoreThread,
@@ -30,7 +31,7 @@ class TaskLedger:
         self._task_id, self._plan, self._store, self._thread = task_id, plan, store, thread
         self._shared = shared
 
-    async def ask(self, number: int, attempt: int, model_id: str) -> frozenset[str]:
+    async def ask(self, number: RoundNumber, attempt: AttemptNumber, model_id: ModelId) -> frozenset[DeviceId]:
         """Return the devices that their caps keep out of an attempt that is about to begin.
 
         Raises BudgetExceededError when its sum may not be opened.
@@ -38,13 +39,13 @@ class TaskLedger:
         task = self._plan.task
         coming = opening(task, self._task_id, number, attempt, await self.terms(number, attempt, model_id))
 
-        def asked(db: sa.Connection) -> frozenset[str]:
-            account.before_attempt(db, task.population, coming)
+        def asked(db: sa.Connection) -> frozenset[DeviceId]:
+            account.before_attempt(db, PopulationId(task.population), coming)
             return account.barred(db, self._task_id, task.privacy.dp, number)
 
         return await self._thread.run(self._store.privacy, asked)
 
-    async def terms(self, number: int, attempt: int, model_id: str) -> RoundConfig | None:
+    async def terms(self, number: RoundNumber, attempt: AttemptNumber, model_id: ModelId) -> RoundConfig | None:
         """Return what the devices of an attempt agree on, None for plain sums; earlier rounds may have left a clip."""
         task, task_id, clip = self._plan.task, self._task_id, None
         if not task.privacy.is_masked:
@@ -54,8 +55,10 @@ class TaskLedger:
         shared = b"" if self._shared is None else await self._shared()
         return self._plan.round_config(task_id, number, attempt, model_id, clip, shared=shared)
 
-    def opening(self, number: int, attempt: int, config: RoundConfig | None, device_ids: Sequence[str]) -> SumOpening:
+    def opening(
+        self, number: RoundNumber, attempt: AttemptNumber, config: RoundConfig | None, device_ids: Sequence[DeviceId]
+    ) -> SumOpening:
         """Return the entry of a sum that can be opened from now on, to be committed with what makes it so."""
         task = self._plan.task
         told = opening(task, self._task_id, number, attempt, config, len(device_ids))
-        return SumOpening(task.population, told, tuple(device_ids))
+        return SumOpening(PopulationId(task.population), told, tuple(device_ids))

@@ -13,6 +13,7 @@ from typing import Final
 
 from mien.contribution import Total
 from mien.errors import CohortError, NotFoundError, ViolationError
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import PATHS
 from mien.rounds.plan import TaskPlan
@@ -47,10 +48,10 @@ class MaskedTotal:
 class _Group:
     """One sum: the protocol's server, and what its devices are to be told at the open stage."""
 
-    def __init__(self, config: RoundConfig, members: frozenset[str], verify: VerifyLeaf, threads: int) -> None:
+    def __init__(self, config: RoundConfig, members: frozenset[DeviceId], verify: VerifyLeaf, threads: int) -> None:
         self.members = members
         self.server = ServerRound(config, verify=verify, threads=threads)
-        self.messages: Mapping[str, bytes] = dict.fromkeys(members, self.server.invite)
+        self.messages: Mapping[DeviceId, bytes] = dict.fromkeys(members, self.server.invite)
 
     def accept(self, step: StepRecord, payload: bytes | Elsewhere) -> None:
         server = self.server
@@ -65,7 +66,7 @@ class _Group:
             raise ViolationError(f"there is no step of secure aggregation at stage {step.stage}")
         takes[step.stage](bytes.fromhex(step.device_id), step.message)
 
-    def close(self, stage: Stage, counted: Iterable[str]) -> None:
+    def close(self, stage: Stage, counted: Iterable[DeviceId]) -> None:
         """End a stage; raises CohortError where too few are left."""
         match stage:
             case Stage.KEYS:
@@ -85,7 +86,13 @@ class MaskedRound:
     """The server's side of one attempt, for all its groups. Not safe for use by several threads at once."""
 
     def __init__(
-        self, plan: TaskPlan, config: RoundConfig, groups: Sequence[frozenset[str]], verify: VerifyLeaf, *, threads: int
+        self,
+        plan: TaskPlan,
+        config: RoundConfig,
+        groups: Sequence[frozenset[DeviceId]],
+        verify: VerifyLeaf,
+        *,
+        threads: int,
     ) -> None:
         self.config = config
         self.stage = Stage.KEYS
@@ -99,7 +106,7 @@ class MaskedRound:
         """Length of a masked vector."""
         return self._groups[0].server.payload_bytes
 
-    def message_for(self, device_id: str, stage: Stage) -> bytes:
+    def message_for(self, device_id: DeviceId, stage: Stage) -> bytes:
         """Return the message to a device at the open stage; nothing where it has no part in it."""
         if stage is not self.stage:
             return b""
@@ -118,12 +125,12 @@ class MaskedRound:
             raise NotFoundError("this device has no part in that sum; nothing is lost, check in again")
         group.accept(step, payload)
 
-    def close(self, stage: Stage, counted: Iterable[str] = ()) -> frozenset[str]:
+    def close(self, stage: Stage, counted: Iterable[DeviceId] = ()) -> frozenset[DeviceId]:
         """End a stage and open the next; return the devices of groups that are too small to go on.
 
         `counted` are the devices whose contribution is in. Raises CohortError where too few groups can go on.
         """
-        lost, failure = frozenset[str](), None
+        lost, failure = frozenset[DeviceId](), None
         for group in tuple(self._groups):
             try:
                 group.close(stage, counted)
@@ -138,9 +145,9 @@ class MaskedRound:
         return lost
 
     @property
-    def elsewhere(self) -> tuple[frozenset[str], ...]:
+    def elsewhere(self) -> tuple[frozenset[DeviceId], ...]:
         """The devices whose vectors count and are not in a sum yet, sum by sum."""
-        return tuple(frozenset(device.hex() for device in group.server.elsewhere) for group in self._groups)
+        return tuple(frozenset(DeviceId(device.hex()) for device in group.server.elsewhere) for group in self._groups)
 
     @property
     def num_words(self) -> int:
@@ -152,7 +159,7 @@ class MaskedRound:
         """Width in bits of a masked vector's words on the wire."""
         return self.config.numbers.ring_bits
 
-    def add_sum(self, device_ids: Sequence[str], words: Words) -> None:
+    def add_sum(self, device_ids: Sequence[DeviceId], words: Words) -> None:
         """Add what other replicas added up, of devices of one sum; raises ViolationError for one not waited for."""
         group = self._group_of(device_ids[0]) if device_ids else None
         if group is None:
@@ -199,8 +206,8 @@ class MaskedRound:
         self,
         steps: Iterable[StepRecord],
         stage: Stage,
-        counted: Iterable[str],
-        payload_of: Callable[[str], bytes | Elsewhere],
+        counted: Iterable[DeviceId],
+        payload_of: Callable[[DeviceId], bytes | Elsewhere],
     ) -> None:
         """Make everything again that led to `stage` (CLOSING counts as the last): stored steps, stage by stage.
 
@@ -216,7 +223,7 @@ class MaskedRound:
                 return
             self.close(place, counted)
 
-    def _group_of(self, device_id: str) -> _Group | None:
+    def _group_of(self, device_id: DeviceId) -> _Group | None:
         return next((group for group in self._groups if device_id in group.members), None)
 
 
@@ -225,5 +232,5 @@ def suspects_in_words(suspects: Sequence[Suspect]) -> list[str]:
     return [f"{suspect.holder.hex()[:8]}/{suspect.owner.hex()[:8]}" for suspect in suspects]
 
 
-def _by_name(messages: Mapping[bytes, bytes]) -> dict[str, bytes]:
-    return {device.hex(): message for device, message in messages.items()}
+def _by_name(messages: Mapping[bytes, bytes]) -> dict[DeviceId, bytes]:
+    return {DeviceId(device.hex()): message for device, message in messages.items()}

@@ -8,6 +8,7 @@ from typing import Final
 import structlog
 
 from mien.errors import MienError
+from mien.protocol.ids import PopulationId
 from mien.rounds.pacing import COUNT_EVERY_S, Pace, pause_s
 from mien.shell.clock import Clock
 from mien.shell.keys import SYSTEM_RANDOM
@@ -22,15 +23,15 @@ class Pacer:
         self,
         pace: Pace,
         clock: Clock,
-        count: Callable[[], Awaitable[Mapping[str, int]]],
+        count: Callable[[], Awaitable[Mapping[PopulationId, int]]],
         draw: Callable[[], float] = SYSTEM_RANDOM.random,
     ) -> None:
         """`count` gives the devices that were seen within `ACTIVE_S`, by population."""
         self._pace, self._clock, self._count, self._draw = pace, clock, count, draw
-        self._devices: Mapping[str, int] = {}
+        self._devices: Mapping[PopulationId, int] = {}
         self._count_again = 0.0
 
-    async def pause_s(self, population: str, wanted_per_s: float) -> float:
+    async def pause_s(self, population: PopulationId, wanted_per_s: float) -> float:
         """Return how long a device of a population is to stay away."""
         await self._look()
         devices = self._devices.get(population, 0)

@@ -30,6 +30,7 @@ from coordinator.store.sealing import MasterKey
 from mien.contribution import ContributionLayout
 from mien.errors import CorruptDataError, LateError, NonFiniteError, OffsetError
 from mien.protocol import CHUNK_BYTES
+from mien.protocol.ids import DeviceId, RoundId
 from mien.protocol.rounds import BlobId
 from mien.shell.files import sync_folder
 from mien.shell.keys import secret_bytes, secret_hex
@@ -65,7 +66,7 @@ class Spool:
         for gone in folder.glob(f"*{_GONE}"):  # a stop came before they were deleted
             self._cleaner.submit(shutil.rmtree, gone, ignore_errors=True)
 
-    def open(self, round_id: int, device_id: str, *, is_read_soon: bool = False) -> SpoolFile:
+    def open(self, round_id: RoundId, device_id: DeviceId, *, is_read_soon: bool = False) -> SpoolFile:
         """Return a device's spool file, with what arrived earlier; a new one is empty.
 
         What is read again as soon as it is complete goes through the page cache, all else past it. Raises LateError
@@ -86,14 +87,14 @@ class Spool:
             raise _over() from error
         return SpoolFile(file, f"{round_id}/{device_id}", self._key, self._buffers, self._entries)
 
-    def read(self, round_id: int, device_id: str, blob: BlobId) -> bytes:
+    def read(self, round_id: RoundId, device_id: DeviceId, blob: BlobId) -> bytes:
         """Return a committed contribution; raises CorruptDataError unless it is the announced one."""
         data = self.read_unhashed(round_id, device_id, blob.size_bytes)
         if hashlib.sha256(data).hexdigest() != blob.sha256:
             raise _damaged(round_id, device_id)
         return data
 
-    def read_unhashed(self, round_id: int, device_id: str, size_bytes: int) -> bytes:
+    def read_unhashed(self, round_id: RoundId, device_id: DeviceId, size_bytes: int) -> bytes:
         """Return what a device sent, whole and as this coordinator sealed it, for a caller that checks its hash."""
         path = self._folder / str(round_id) / device_id
         try:
@@ -104,28 +105,28 @@ class Spool:
             raise _damaged(round_id, device_id)
         return data
 
-    def remove_round(self, round_id: int) -> None:
+    def remove_round(self, round_id: RoundId) -> None:
         """Forget everything that devices sent in a round: it is out of sight at once, and deleted in a moment."""
         self._forgotten.append(round_id)
         self._remove(round_id)
 
-    def _remove(self, round_id: int) -> None:
+    def _remove(self, round_id: RoundId) -> None:
         folder = self._folder / str(round_id)
         self._entries.forget(folder)
         with contextlib.suppress(OSError):  # what cannot be deleted now is left to the next start
             gone = folder.rename(folder.with_name(f"{round_id}.{secret_hex(4)}{_GONE}"))
             self._cleaner.submit(shutil.rmtree, gone, ignore_errors=True)
 
-    def rounds(self) -> set[int]:
+    def rounds(self) -> set[RoundId]:
         """Return the rounds that have spool files."""
-        return {int(path.name) for path in self._folder.iterdir() if path.name.isdecimal()}
+        return {RoundId(int(path.name)) for path in self._folder.iterdir() if path.name.isdecimal()}
 
 
 def _over() -> LateError:
     return LateError("that round ended during the upload; nothing is lost, check in again")
 
 
-def _damaged(round_id: int, device_id: str) -> CorruptDataError:
+def _damaged(round_id: RoundId, device_id: DeviceId) -> CorruptDataError:
     return CorruptDataError(f"spool file {round_id}/{device_id} is damaged; the round cannot close")
 
 

@@ -13,6 +13,7 @@ from coordinator.store.sealing import MasterKey
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import CorruptDataError
 from mien.layout import Vector
+from mien.protocol.ids import TaskId
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 
@@ -34,19 +35,19 @@ class ServerStates:
         """Return the address of public arrays, None for none."""
         return self._put(pack_tensors(arrays)) if arrays else None
 
-    def put_revealed(self, task_id: str, revealed: Mapping[str, Arrays]) -> str | None:
+    def put_revealed(self, task_id: TaskId, revealed: Mapping[str, Arrays]) -> str | None:
         """Return the address of what devices showed in clear, sealed for this task; None for nothing."""
         if not revealed:
             return None
         named = {f"{device}/{lane}": values for device, lanes in revealed.items() for lane, values in lanes.items()}
         return self._put(self._sealer.seal(pack_tensors(named), place=task_id.encode()))
 
-    def put_total(self, task_id: str, total: Total) -> str:
+    def put_total(self, task_id: TaskId, total: Total) -> str:
         """Return the address of a cohort's total, sealed for this task."""
         packed = pack_tensors({"total": total.vector, "num_reports": np.array([total.num_reports], np.int64)})
         return self._put(self._totals.seal(packed, place=task_id.encode()))
 
-    def total(self, task_id: str, sha256: str, layout: ContributionLayout) -> Total:
+    def total(self, task_id: TaskId, sha256: str, layout: ContributionLayout) -> Total:
         """Return a cohort's total, to the last bit; raises CorruptDataError for one of another task or layout."""
         data = self._totals.open(self._blobs.read(sha256), place=task_id.encode())
         tensors = unpack_tensors(data, what="the trainers' total")
@@ -58,7 +59,7 @@ class ServerStates:
         """Return public arrays."""
         return {} if sha256 is None else unpack_tensors(self._blobs.read(sha256), what="the server's state")
 
-    def revealed(self, task_id: str, sha256: str | None) -> dict[str, Arrays]:
+    def revealed(self, task_id: TaskId, sha256: str | None) -> dict[str, Arrays]:
         """Return what devices showed in clear, by device."""
         if sha256 is None:
             return {}

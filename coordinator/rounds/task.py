@@ -23,6 +23,7 @@ from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import LateError, MienError
 from mien.methods.base import CANDIDATES, shared_words
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Role
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
@@ -60,7 +61,7 @@ class Side:
         task_id, stores = task.record.task_id, task.stores
         self.ledger = TaskLedger(task_id, plan, stores.store, stores.thread, self._shared_words)
 
-    async def reply_to(self, device_id: str) -> Arrays:
+    async def reply_to(self, device_id: DeviceId) -> Arrays:
         """Return the method's reply to a device: a momentum, say, or an answer to what the device revealed earlier.
 
         Validators are told the candidates.
@@ -73,7 +74,7 @@ class Side:
     async def _shared_words(self) -> bytes:
         """Return the words that all devices of the open or the next attempt are told alike, and agree on."""
         names = self.plan.requirements.shared_reply if self.role is Role.TRAIN else (CANDIDATES,)
-        return shared_words(await self.reply_to(""), names) if names else b""
+        return shared_words(await self.reply_to(DeviceId("")), names) if names else b""
 
 
 class Task(CohortRules):
@@ -102,7 +103,7 @@ class Task(CohortRules):
         self.sides = {role: Side(self, role, each, verify) for role, each in plans.items()}
         count = 1 if plan.task.asynchronous is None else plan.task.asynchronous.max_concurrency
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
-        self.unable, self.unwilling = set[str](), set[str]()
+        self.unable, self.unwilling = set[DeviceId](), set[DeviceId]()
         self._changed = Pulse()
         self._awaits_verdict = False
 
@@ -156,7 +157,7 @@ class Task(CohortRules):
         except MienError as error:
             _LOG.warning("not cleaned up yet", task=self.record.name, error=error.code, reason=error.message)
 
-    def note(self, devices: set[str], device_id: str, *, is_passed_over: bool) -> None:
+    def note(self, devices: set[DeviceId], device_id: DeviceId, *, is_passed_over: bool) -> None:
         """Note among the unable or unwilling whether a caller is one; who watches the task hears of a change."""
         before = len(devices)
         if not is_passed_over:

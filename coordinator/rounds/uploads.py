@@ -23,6 +23,7 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
+from mien.protocol.ids import DeviceId, RoundId
 from mien.protocol.rounds import BlobId, RoundRef, Stage
 from mien.protocol.uploads import UploadPiece
 from mien.rounds.machine import Left, RoundState, Step, Uploaded
@@ -78,7 +79,7 @@ class UploadTarget(Protocol):
     def is_current(self) -> bool:
         """True while messages about the attempt are taken."""
 
-    def step_of(self, device_id: str) -> Step | None:
+    def step_of(self, device_id: DeviceId) -> Step | None:
         """Return the step that a device has reached."""
 
     async def post(self, event: Uploaded | Left, *, step: StepRecord | None = None) -> None:
@@ -88,7 +89,7 @@ class UploadTarget(Protocol):
 class UploadDesk(Protocol):
     """Finds the attempts that uploads belong to; a `coordinator.rounds.engine.Engine` is one."""
 
-    async def locate(self, device_id: str, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
+    async def locate(self, device_id: DeviceId, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
 
 
@@ -113,7 +114,7 @@ class Uploads:
         """Number of contributions that are arriving now."""
         return len(self._active)
 
-    async def status(self, device_id: str, name: RoundRef) -> UploadProgress:
+    async def status(self, device_id: DeviceId, name: RoundRef) -> UploadProgress:
         """Return a device's progress; raises LateError when the round is over without its contribution."""
         target, record = await self._desk.locate(device_id, name)
         upload = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
@@ -125,7 +126,7 @@ class Uploads:
         await self._give_way((record.id, device_id))
         return UploadProgress(await self.threads.run(self._stored_bytes, record.id, device_id), is_accepted=False)
 
-    def _stored_bytes(self, round_id: int, device_id: str) -> int:
+    def _stored_bytes(self, round_id: RoundId, device_id: DeviceId) -> int:
         """Return what is in a spool file, once that is on stable storage."""
         with self.stores.spool.open(round_id, device_id) as file:
             return file.sync()
@@ -140,7 +141,7 @@ class Uploads:
             await asyncio.wait({older[1]})
 
     async def receive(
-        self, device_id: str, name: RoundRef, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
+        self, device_id: DeviceId, name: RoundRef, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
     ) -> UploadProgress:
         """Return how far an upload got when its stream ended; accepted only once it is committed.
 
@@ -167,7 +168,7 @@ class Uploads:
         arrival = _Arrival(self, target, record, device_id, announced, pieces, step)
         return await self._alone((record.id, device_id), arrival)
 
-    def _check_open(self, target: UploadTarget | None, record: RoundRecord, device_id: str) -> UploadTarget:
+    def _check_open(self, target: UploadTarget | None, record: RoundRecord, device_id: DeviceId) -> UploadTarget:
         """Return the attempt if a device may upload now."""
         if target is None or target.state.stage not in _BEFORE_THE_SUM:
             raise LateError("that round is over; nothing is lost, check in again")
@@ -248,7 +249,7 @@ class _Arrival:
         uploads: Uploads,
         target: UploadTarget,
         record: RoundRecord,
-        device_id: str,
+        device_id: DeviceId,
         announced: BlobId,
         pieces: AsyncIterator[UploadPiece],
         step: StepRecord | None,

@@ -92,7 +92,7 @@ class AccessInterceptor(ReadableInterceptor):
             raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
         _CALLER.set(identity)
         limiter = self._limiter if identity.role is Role.DEVICE else None
-        with contextlib.nullcontext() if limiter is None else limiter.call(identity.id):
+        with contextlib.nullcontext() if limiter is None else limiter.call(identity.device_id):
             yield identity
 
     def _identify(self, context: Any) -> PeerIdentity:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mien.errors import RateLimitedError
+from mien.protocol.ids import DeviceId
 
 _MAX_DEVICES: Final = 100_000
 _MAX_HOSTS: Final = 10_000
@@ -30,10 +31,10 @@ class CallLimiter:
 
     def __init__(self, per_minute: int, at_once: int, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._per_minute, self._at_once, self._monotonic = per_minute, at_once, monotonic
-        self._devices: OrderedDict[str, _Allowance] = OrderedDict()
+        self._devices: OrderedDict[DeviceId, _Allowance] = OrderedDict()
 
     @contextlib.contextmanager
-    def call(self, device_id: str) -> Iterator[None]:
+    def call(self, device_id: DeviceId) -> Iterator[None]:
         """Count a call while the block runs; raises RateLimitedError, with the pause, instead of beginning it."""
         allowance = self._allowance(device_id)
         if allowance.open_calls >= self._at_once:
@@ -54,7 +55,7 @@ class CallLimiter:
         finally:
             allowance.open_calls -= 1
 
-    def _allowance(self, device_id: str) -> _Allowance:
+    def _allowance(self, device_id: DeviceId) -> _Allowance:
         """Return a device's allowance as it is now."""
         now = self._monotonic()
         allowance = self._devices.setdefault(device_id, _Allowance(self._per_minute, now))

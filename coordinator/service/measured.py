@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from coordinator.service.metrics import Metrics
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from mien.protocol.ids import AttemptNumber, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import Role
 from mien.rounds.records import RoundChange, RoundRecord, TaskRecord
 from mien.shell.clock import Clock
@@ -26,10 +27,16 @@ class MeasuredStore(Store):
     def __init__(self, engine: sa.Engine, clock: Clock) -> None:
         super().__init__(engine, clock)
         self.metrics: Metrics | None = None
-        self._populations: dict[str, str] = {}
+        self._populations: dict[TaskId, PopulationId] = {}
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, role: Role = Role.TRAIN
+        self,
+        task: TaskRecord,
+        *,
+        round_number: RoundNumber,
+        attempt: AttemptNumber,
+        deadline: float,
+        role: Role = Role.TRAIN,
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage."""
         opened = super().open_attempt(task, round_number=round_number, attempt=attempt, deadline=deadline, role=role)
@@ -45,7 +52,7 @@ class MeasuredStore(Store):
             self.metrics.round_moved(population, change.record, after, len(change.committed))
         return after
 
-    def _population(self, task_id: str) -> str:
+    def _population(self, task_id: TaskId) -> PopulationId:
         if task_id not in self._populations:
             self._populations[task_id] = self.task(task_id).population
         return self._populations[task_id]

@@ -7,7 +7,9 @@ from typing import Final
 
 from mien.errors import CorruptDataError, NotFoundError
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.protocol.messages import STAGES, blob_message
+from mien.protocol.rounds import RoundRef
 from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
 from mien.rounds import machine
 from mien.rounds.records import BundleRecord, DeviceRecord, ModelRecord
@@ -33,6 +35,11 @@ def check_id(text: str) -> str:
     if len(text) > _MAX_TEXT or not text.isprintable():
         raise NotFoundError("an id in the message is not one: it is too long or unprintable; check in again")
     return text
+
+
+def round_ref(message: rounds_pb2.RoundRef) -> RoundRef:
+    """Return the attempt that a caller names; raises NotFoundError as `check_id` does."""
+    return RoundRef(TaskId(check_id(message.task_id)), RoundNumber(message.round), AttemptNumber(message.attempt))
 
 
 def printable(text: str) -> str:

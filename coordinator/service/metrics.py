@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from coordinator.rounds.engine import TaskNow
 from coordinator.store.report import BudgetNow
+from mien.protocol.ids import PopulationId
 from mien.rounds.records import RoundRecord
 from mien.rounds.rollouts import RollOutRecord
 
@@ -101,7 +102,9 @@ class Metrics:
         """Count a transaction."""
         self._store.observe(seconds)
 
-    def round_moved(self, population: str, before: RoundRecord | None, after: RoundRecord, num_uploads: int) -> None:
+    def round_moved(
+        self, population: PopulationId, before: RoundRecord | None, after: RoundRecord, num_uploads: int
+    ) -> None:
         """Count a committed transition of an attempt; `before` is None where it begins."""
         if num_uploads:
             self._uploads.inc(num_uploads)

@@ -15,6 +15,7 @@ from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, OffsetError
+from mien.protocol.ids import ModelId, PopulationId
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc
 
 
@@ -28,14 +29,14 @@ class ModelsService(models_pb2_grpc.ModelsServicer):
         """Return a model's manifest; without an id the one in force for a device, an operator's newest release."""
         peer = caller()
         if peer.role is Role.DEVICE:
-            released = await self._thread.run(self._store.released, peer.population, peer.id)
+            released = await self._thread.run(self._store.released, peer.population, peer.device_id)
         else:
             released = await self._thread.run(self._store.newest_release)
-        model_id = check_id(request.model_id) or (released.model_id if released is not None else "")
+        model_id = ModelId(check_id(request.model_id) or (released.model_id if released is not None else ""))
         if not model_id:
             raise NotFoundError("no model is released yet; ask the operator")
         if peer.role is Role.DEVICE and not await self._thread.run(
-            self._store.may_read_model, model_id, peer.population or ""
+            self._store.may_read_model, model_id, PopulationId(peer.population or "")
         ):
             raise NotFoundError(f"there is no model {model_id[:12]} for this device; check in again")
         model = await self._thread.run(self._store.model, model_id)

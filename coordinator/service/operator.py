@@ -24,6 +24,7 @@ from mien.layout import ParameterLayout, model_id
 from mien.models import bundles
 from mien.models.bundles import BundleManifest
 from mien.protocol.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
+from mien.protocol.ids import ModelId, PopulationId, TaskId
 from mien.protocol.messages import REPORTED_STAGES, ROLES
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard
@@ -81,22 +82,22 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         self, request: operator_pb2.WatchTaskRequest, context: Any
     ) -> AsyncGenerator[operator_pb2.TaskEvent, None]:
         """Yield a task's history, then its changes until it is over."""
-        async for news in self._engine.watch(request.task_id):
+        async for news in self._engine.watch(TaskId(request.task_id)):
             yield _event(news)
 
     async def PauseTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
-        return await self._command(request.task_id, TaskState.PAUSED)
+        return await self._command(TaskId(request.task_id), TaskState.PAUSED)
 
     async def ResumeTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
         """Return the task's status; new rounds begin again."""
-        return await self._command(request.task_id, TaskState.RUNNING)
+        return await self._command(TaskId(request.task_id), TaskState.RUNNING)
 
     async def CancelTask(self, request: operator_pb2.TaskRequest, context: Any) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way is aborted."""
-        return await self._command(request.task_id, TaskState.CANCELLED)
+        return await self._command(TaskId(request.task_id), TaskState.CANCELLED)
 
-    async def _command(self, task_id: str, state: TaskState) -> operator_pb2.TaskStatus:
+    async def _command(self, task_id: TaskId, state: TaskState) -> operator_pb2.TaskStatus:
         return self._status(await self._engine.command(task_id, state, actor=caller().id))
 
     def _status(self, task: TaskRecord) -> operator_pb2.TaskStatus:
@@ -131,7 +132,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
     async def ReleaseModel(self, request: operator_pb2.ReleaseModelRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force from now on, for all devices or a share of them."""
-        model = await self._thread.run(self._store.model, request.model_id)
+        model = await self._thread.run(self._store.model, ModelId(request.model_id))
         bundle = await self._signed(model, request)
         if bundle is None and self._release_key and await self._thread.run(self._store.bundle, model.model_id) is None:
             raise ConfigError(
@@ -159,7 +160,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             raise ConfigError(
                 "the model came without public faces, and phones compare with those: import it with --public"
             )
-        reference = await self._thread.run(self._store.released, spec.population)
+        reference = await self._thread.run(self._store.released, PopulationId(spec.population))
         if reference is not None:
             before = await self._thread.run(self._store.model, reference.model_id)
             check_comparable(model, before)
@@ -227,7 +228,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def RollBack(self, request: operator_pb2.RollBackRequest, context: Any) -> models_pb2.ModelManifest:
         """Return the model that is in force again."""
         newest = await self._thread.run(self._store.newest_release)
-        population = request.population or (None if newest is None else newest.population)
+        population = PopulationId(request.population) or (None if newest is None else newest.population)
         await self._thread.run(check_way_back, self._store, self._release_key, population)
         release = await self._thread.run(self._store.roll_back, population, actor=caller().id)
         self._engine.changed.beat()
@@ -237,7 +238,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         self, request: operator_pb2.AddEvaluationRequest, context: Any
     ) -> operator_pb2.AddEvaluationReply:
         """Keep a measurement of a model; raises CorruptDataError for what is no record of it."""
-        model = await self._thread.run(self._store.model, request.model_id)
+        model = await self._thread.run(self._store.model, ModelId(request.model_id))
         record = parse_json(request.record_json, what="the evaluation's record")
         if not isinstance(record, dict) or record.get("model_id") != model.model_id:
             raise CorruptDataError("the evaluation's record is not of this model; evaluate it again")
@@ -249,7 +250,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         self, request: operator_pb2.ListEvaluationsRequest, context: Any
     ) -> operator_pb2.ListEvaluationsReply:
         """Return all measurements of a model, oldest first."""
-        model = await self._thread.run(self._store.model, request.model_id)
+        model = await self._thread.run(self._store.model, ModelId(request.model_id))
         found = await self._thread.run(self._store.evaluations, model.model_id)
         return operator_pb2.ListEvaluationsReply(record_json=[evaluation.record_json for evaluation in found])
 
@@ -257,7 +258,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         """Return the model with one more threshold; the same again changes nothing."""
         value = parse_json(request.threshold_json, what="threshold")
         threshold = from_mapping(Threshold, value if isinstance(value, dict) else {})
-        model = await self._thread.run(self._store.model, request.model_id)
+        model = await self._thread.run(self._store.model, ModelId(request.model_id))
         if threshold.model_id != model.model_id:
             raise ModelMismatchError("this threshold was measured on another model; measure it on this one")
         spec, layout = model_from_json(model.spec_json)
@@ -333,10 +334,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     ) -> ModelRecord:
         """Return the model's record once its numbers are finite and its shard fits its input."""
 
-        def judge() -> str:
+        def judge() -> ModelId:
             if shard is not None:
                 PublicShard.from_bytes(self._models.read(shard.sha256), spec.input)
-            return model_id(layout.sha256, layout.check(read_theta(self._models, theta), what="theta"))
+            return ModelId(model_id(layout.sha256, layout.check(read_theta(self._models, theta), what="theta")))
 
         return ModelRecord(
             model_id=await in_thread(judge),

@@ -14,12 +14,13 @@ from coordinator.keys.pki import PeerIdentity
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, StageNews
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
-from coordinator.service.messages import STEP_STAGES, check_hash, check_id, printable, told_json
+from coordinator.service.messages import STEP_STAGES, check_hash, printable, round_ref, told_json
 from coordinator.service.replies import ReplyStreams
 from coordinator.service.rpc import hello_reply
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
+from mien.protocol.ids import PopulationId
 from mien.protocol.messages import ROLES, STAGES, blob_message, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
 from mien.protocol.tensors import pack_tensors
@@ -69,16 +70,16 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         ):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
-        await self._saw(DeviceCall(device.id, population, printable(request.software), told_json(request)))
+        await self._saw(DeviceCall(device.device_id, population, printable(request.software), told_json(request)))
         role = next((role for role, value in ROLES.items() if value == request.duty), None)
         if role is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
-        if await self._thread.run(self._store.stays_out, device.id):
+        if await self._thread.run(self._store.stays_out, device.device_id):
             return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
         engines = tuple(printable(name) for name in request.engines)
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
-        offer = Caller(device.id, population, backbones, request.min_cohort, role, methods, engines, parts)
+        offer = Caller(device.device_id, population, backbones, request.min_cohort, role, methods, engines, parts)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
             return rounds_pb2.CheckInReply(wait=_wait(found))
@@ -89,23 +90,27 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     ) -> rounds_pb2.SetParticipationReply:
         """Return once it is remembered whether this device may be chosen, and a check-in that is held knows."""
         device = caller()
-        await self._saw(DeviceCall(device.id, device.population or "", printable(request.software)))
-        await self._thread.run(self._store.set_participation, device.id, stays_out=request.stays_out)
-        await self._engine.leave_out(device.id, device.population or "", stays_out=request.stays_out)
+        await self._saw(
+            DeviceCall(device.device_id, PopulationId(device.population or ""), printable(request.software))
+        )
+        await self._thread.run(self._store.set_participation, device.device_id, stays_out=request.stays_out)
+        await self._engine.leave_out(
+            device.device_id, PopulationId(device.population or ""), stays_out=request.stays_out
+        )
         return rounds_pb2.SetParticipationReply()
 
     async def FollowRound(
         self, request: rounds_pb2.FollowRoundRequest, context: Any
     ) -> AsyncGenerator[rounds_pb2.StageEvent, None]:
         """Yield stage events until the round is over."""
-        async for news in self._engine.follow(caller().id, _name(request.round)):
+        async for news in self._engine.follow(caller().device_id, _name(request.round)):
             yield self._event(news)
 
     async def ReportTrained(
         self, request: rounds_pb2.ReportTrainedRequest, context: Any
     ) -> rounds_pb2.ReportTrainedReply:
         """Return the stage that the round is in now."""
-        stage = await self._engine.report_trained(caller().id, _name(request.round))
+        stage = await self._engine.report_trained(caller().device_id, _name(request.round))
         return rounds_pb2.ReportTrainedReply(stage=STAGES[stage])
 
     async def SendStep(self, request: rounds_pb2.SendStepRequest, context: Any) -> rounds_pb2.SendStepReply:
@@ -113,12 +118,12 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         stage = STEP_STAGES.get(request.stage)
         if stage is None:
             raise CorruptDataError("a step names no stage of secure aggregation; upgrade mien")
-        after = await self._engine.take_step(caller().id, _name(request.round), stage, request.message)
+        after = await self._engine.take_step(caller().device_id, _name(request.round), stage, request.message)
         return rounds_pb2.SendStepReply(stage=STAGES[after])
 
     async def GetUploadStatus(self, request: rounds_pb2.UploadStatusRequest, context: Any) -> rounds_pb2.UploadStatus:
         """Return where to go on with an upload."""
-        progress = await self._uploads.status(caller().id, _name(request.round))
+        progress = await self._uploads.status(caller().device_id, _name(request.round))
         return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
 
     async def Upload(self, request_iterator: Any, context: Any) -> rounds_pb2.UploadStatus:
@@ -137,7 +142,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
                     raise CorruptDataError("a piece of an upload is empty; ask for the status, then go on")
                 yield chunk
 
-        header, device_id = first.header, caller().id
+        header, device_id = first.header, caller().device_id
         progress = await self._uploads.receive(device_id, _name(header.round), announced, header.masked, pieces())
         return rounds_pb2.UploadStatus(received_bytes=progress.received_bytes, accepted=progress.is_accepted)
 
@@ -146,7 +151,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     ) -> AsyncGenerator[common_pb2.DataChunk, None]:
         """Yield the long part of an assignment's reply from an offset on, in pieces."""
         sha256, offset = check_hash(request.sha256), request.offset
-        _, stream = await self._replies.split(await self._engine.reply(caller().id, _name(request.round)))
+        _, stream = await self._replies.split(await self._engine.reply(caller().device_id, _name(request.round)))
         if stream is None or stream.sha256 != sha256:
             raise LateError("that reply is of another round; nothing is lost, check in again")
         if offset > stream.size_bytes:
@@ -157,7 +162,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
 
     async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
         """Take the device out of a round."""
-        await self._engine.leave(caller().id, _name(request.round), request.error_code)
+        await self._engine.leave(caller().device_id, _name(request.round), request.error_code)
         return rounds_pb2.LeaveRoundReply()
 
     async def _assignment(self, found: Assigned) -> rounds_pb2.Assignment:
@@ -189,9 +194,9 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         )
 
 
-def _population(device: PeerIdentity, asked: str) -> str:
+def _population(device: PeerIdentity, asked: str) -> PopulationId:
     """Return the device's population; a device cannot ask for another's tasks."""
-    population = device.population or ""
+    population = PopulationId(device.population or "")
     if asked not in ("", population):
         raise PermissionDeniedError(f"this device belongs to population {population!r}; check in with that name")
     return population
@@ -210,4 +215,4 @@ def _wait(told: Wait) -> rounds_pb2.Wait:
 def _name(ref: rounds_pb2.RoundRef) -> RoundRef:
     if max(ref.round, ref.attempt) > _MAX_ROUND:
         raise NotFoundError("there is no round of that number; check in again")
-    return RoundRef(check_id(ref.task_id), ref.round, ref.attempt)
+    return round_ref(ref)

@@ -14,18 +14,19 @@ import sqlalchemy as sa
 from coordinator.store.tables import PRIVACY_CLIPS, PRIVACY_EVENTS, PRIVACY_PARTICIPATIONS, ROUNDS, TASKS
 from mien.dp.ledger import Event, Ledger, Opening, may_take_part
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
+from mien.protocol.ids import DeviceId, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import Stage
 from mien.specs import DpSpec, TaskSpec
 
 
-def load(db: sa.Connection, population: str) -> Ledger:
+def load(db: sa.Connection, population: PopulationId) -> Ledger:
     """Return the ledger of a population, verified; raises CorruptDataError if it was changed."""
     ledger = read(db, population)
     ledger.verify()
     return ledger
 
 
-def read(db: sa.Connection, population: str) -> Ledger:
+def read(db: sa.Connection, population: PopulationId) -> Ledger:
     """Return the ledger of a population as it is stored: each event intact, the chain not yet verified."""
     mine = sa.select(PRIVACY_EVENTS).where(PRIVACY_EVENTS.c.population == population)
     events = []
@@ -45,18 +46,18 @@ def read(db: sa.Connection, population: str) -> Ledger:
     return Ledger(population, tuple(events))
 
 
-def populations(db: sa.Connection) -> list[str]:
+def populations(db: sa.Connection) -> list[PopulationId]:
     """Return the populations that have events, by name."""
     names = sa.select(PRIVACY_EVENTS.c.population).distinct().order_by(PRIVACY_EVENTS.c.population)
-    return list(db.scalars(names))
+    return [PopulationId(name) for name in db.scalars(names)]
 
 
-def before_attempt(db: sa.Connection, population: str, opening: Opening) -> None:
+def before_attempt(db: sa.Connection, population: PopulationId, opening: Opening) -> None:
     """Raise BudgetExceededError unless the sum of the attempt that is about to begin may be opened."""
     _checked(db, load(db, population), opening)
 
 
-def unrecorded_rounds(db: sa.Connection, population: str) -> int:
+def unrecorded_rounds(db: sa.Connection, population: PopulationId) -> int:
     """Return how many rounds of a population closed without an event: older than the ledger, or an event was lost."""
     same = sa.and_(
         PRIVACY_EVENTS.c.task_id == ROUNDS.c.task_id,
@@ -80,7 +81,9 @@ def _checked(db: sa.Connection, ledger: Ledger, opening: Opening) -> Event:
     return event
 
 
-def record_opening(db: sa.Connection, population: str, opening: Opening, device_ids: Collection[str]) -> Event:
+def record_opening(
+    db: sa.Connection, population: PopulationId, opening: Opening, device_ids: Collection[DeviceId]
+) -> Event:
     """Return the event of a sum that will be opened once the caller's transaction is committed.
 
     Call it in the transaction that moves an attempt to its unmask stage (without masks: to closing), with the devices
@@ -116,14 +119,14 @@ def record_opening(db: sa.Connection, population: str, opening: Opening, device_
 
 
 def barred(
-    db: sa.Connection, task_id: str, dp: DpSpec, round_: int, *, among: Collection[str] | None = None
-) -> frozenset[str]:
+    db: sa.Connection, task_id: TaskId, dp: DpSpec, round_: RoundNumber, *, among: Collection[DeviceId] | None = None
+) -> frozenset[DeviceId]:
     """Return the devices that a task's caps keep out of round `round_`, of `among` or of all: one query for a round."""
     if not dp.is_on:
         return frozenset()
-    taken, rounds = PRIVACY_PARTICIPATIONS.c, dict[str, list[int]]()
+    taken, rounds = PRIVACY_PARTICIPATIONS.c, dict[DeviceId, list[RoundNumber]]()
     for device_id, past in db.execute(sa.select(taken.device_id, taken.round).where(taken.task_id == task_id)):
-        rounds.setdefault(device_id, []).append(past)
+        rounds.setdefault(DeviceId(device_id), []).append(RoundNumber(past))
     return frozenset(
         device_id
         for device_id, past in rounds.items()
@@ -134,7 +137,7 @@ def barred(
 # Adaptive clips
 
 
-def clip_for(db: sa.Connection, task_id: str, task: TaskSpec, round_: int) -> float:
+def clip_for(db: sa.Connection, task_id: TaskId, task: TaskSpec, round_: RoundNumber) -> float:
     """Return the L2 clip of a round: the task's own, or what the newest round before it left."""
     clips = PRIVACY_CLIPS.c
     before = sa.select(clips.l2_clip).where(clips.task_id == task_id, clips.round < round_)
@@ -142,7 +145,7 @@ def clip_for(db: sa.Connection, task_id: str, task: TaskSpec, round_: int) -> fl
     return task.privacy.l2_clip if kept is None else kept
 
 
-def keep_clip(db: sa.Connection, task_id: str, round_: int, l2_clip: float) -> None:
+def keep_clip(db: sa.Connection, task_id: TaskId, round_: RoundNumber, l2_clip: float) -> None:
     """Keep what a round leaves to the next one (`mien.secagg.noise.clip_after`), in the transaction that closes it."""
     here = sa.and_(PRIVACY_CLIPS.c.task_id == task_id, PRIVACY_CLIPS.c.round == round_)
     if db.execute(sa.update(PRIVACY_CLIPS).where(here).values(l2_clip=l2_clip)).rowcount == 0:

@@ -19,6 +19,7 @@ from coordinator.store.database import database_errors
 from mien.errors import CorruptDataError
 from mien.log.audit import Anchor, Entry, verify
 from mien.log.chain import canonical_json
+from mien.protocol.ids import TaskId
 from mien.shell.clock import Clock
 
 COORDINATOR: Final = "system:coordinator"
@@ -152,7 +153,7 @@ class AuditedDatabase:
         self._engine.dispose()
 
     @contextmanager
-    def _transaction(self, of_task: str | None = None) -> Iterator[sa.Connection]:
+    def _transaction(self, of_task: TaskId | None = None) -> Iterator[sa.Connection]:
         """Hold a transaction; `of_task` is the id of the task that it changes, rounds included."""
         with database_errors(), self._engine.begin() as connection:
             yield connection

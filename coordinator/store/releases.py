@@ -20,6 +20,7 @@ from coordinator.store.rows import (
 )
 from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
+from mien.protocol.ids import DeviceId, ModelId, PopulationId, TaskId
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, ReleaseRecord
 from mien.rounds.releases import Standing, in_force, in_force_everywhere, rolled_back, standings
 from mien.rounds.rollouts import MAX_REASON
@@ -42,15 +43,15 @@ class ReleaseStore(RecordStore):
         BUNDLE_ROWS.add(db, dataclasses.replace(bundle, added_ms=self._clock.now_ms(), added_by=actor))
         self._log(db, actor, "model.bundle", bundle.model_id, {"sequence": bundle.sequence})
 
-    def bundle(self, model_id: str) -> BundleRecord | None:
+    def bundle(self, model_id: ModelId) -> BundleRecord | None:
         """Return the newest signed bundle of a model."""
         return self._first(BUNDLE_ROWS, BUNDLES.c.model_id == model_id, order=BUNDLES.c.sequence.desc())
 
     def _release(
         self,
         db: sa.Connection,
-        model_id: str,
-        population: str | None,
+        model_id: ModelId,
+        population: PopulationId | None,
         actor: str,
         share: float,
         *,
@@ -78,18 +79,20 @@ class ReleaseStore(RecordStore):
         detail = {"population": release.population, "share": release.share, **more}
         self._log(db, release.released_by, "model.release", release.model_id, detail)
 
-    def _release_candidate(self, db: sa.Connection, candidate: CandidateRecord, population: str, share: float) -> None:
+    def _release_candidate(
+        self, db: sa.Connection, candidate: CandidateRecord, population: PopulationId, share: float
+    ) -> None:
         """Release what passed its gates, to everybody where nothing is released to the others."""
         share = share if in_force(history_of(db, population)) is not None else 1.0
         self._release(db, candidate.model_id, population, audit.COORDINATOR, share)
 
-    def ways_back(self, population: str | None) -> list[tuple[str, str]]:
+    def ways_back(self, population: PopulationId | None) -> list[tuple[ModelId, ModelId]]:
         """Return whom a roll-back takes from which model to which one."""
         with self._transaction() as db:
             found = rolled_back(history_of(db), population)
             return [(taken, release.model_id) for taken, release in found if taken != release.model_id]
 
-    def _roll_back(self, db: sa.Connection, population: str | None, actor: str) -> ReleaseRecord:
+    def _roll_back(self, db: sa.Connection, population: PopulationId | None, actor: str) -> ReleaseRecord:
         found = rolled_back(history_of(db), population)
         if not found:
             raise NotFoundError("no earlier release is there to go back to; release another model")
@@ -106,13 +109,13 @@ class ReleaseStore(RecordStore):
                 self._log(db, actor, "model.rollback", release.model_id, {**whose, "from": taken})
         return next((release for _, release in made if release.population == population), made[0][1])
 
-    def newest_release(self, *population: str | None) -> ReleaseRecord | None:
+    def newest_release(self, *population: PopulationId | None) -> ReleaseRecord | None:
         """Return the newest release that concerns a population, or without one any, whatever its share."""
         with self._transaction() as db:
             history = history_of(db, *population)
             return history[-1] if history else None
 
-    def released(self, population: str | None, device_id: str | None = None) -> ReleaseRecord | None:
+    def released(self, population: PopulationId | None, device_id: DeviceId | None = None) -> ReleaseRecord | None:
         """Return the release in force for a population, its own or one for all, whichever is newer.
 
         With a device: the one that is this device's, which a partial roll-out may have reached.
@@ -120,12 +123,12 @@ class ReleaseStore(RecordStore):
         with self._transaction() as db:
             return in_force(history_of(db, population), device_id)
 
-    def released_ids(self) -> set[str]:
+    def released_ids(self) -> set[ModelId]:
         """Return the ids of the models that are in force for any population, or a share of one."""
         with self._transaction() as db:
             return {release.model_id for _, release, _ in in_force_everywhere(history_of(db))}
 
-    def standings(self) -> dict[str, Standing]:
+    def standings(self) -> dict[ModelId, Standing]:
         """Return where every model stands, by id."""
         with self._transaction() as db:
             models = MODEL_ROWS.find(db, order=(MODELS.c.created_ms, MODELS.c.model_id))
@@ -133,14 +136,14 @@ class ReleaseStore(RecordStore):
 
     # Candidates
 
-    def candidate(self, task_id: str, state: CandidateState) -> CandidateRecord | None:
+    def candidate(self, task_id: TaskId, state: CandidateState) -> CandidateRecord | None:
         """Return a task's newest candidate in that state."""
         wanted = (CANDIDATES.c.task_id == task_id, CANDIDATES.c.state == state.value)
         return self._first(CANDIDATE_ROWS, *wanted, order=CANDIDATES.c.round.desc())
 
     # Evaluations
 
-    def add_evaluation(self, model_id: str, record_json: bytes, *, actor: str) -> None:
+    def add_evaluation(self, model_id: ModelId, record_json: bytes, *, actor: str) -> None:
         """Keep a measurement of a model."""
         with self._transaction() as db:
             keep_evaluations(db, [EvaluationRecord(model_id, record_json, self._clock.now_ms(), actor)])
@@ -152,13 +155,13 @@ class ReleaseStore(RecordStore):
         for evaluation in evaluations:
             self._log(db, evaluation.made_by, "model.evaluate", evaluation.model_id)
 
-    def evaluations(self, model_id: str) -> list[EvaluationRecord]:
+    def evaluations(self, model_id: ModelId) -> list[EvaluationRecord]:
         """Return all measurements of a model, oldest first."""
         return self._find(EVALUATION_ROWS, EVALUATIONS.c.model_id == model_id, order=EVALUATIONS.c.id)
 
     # Retention
 
-    def forget_round_models(self, task_id: str, keep: int) -> set[str]:
+    def forget_round_models(self, task_id: TaskId, keep: int) -> set[str]:
         """Return the blobs that nothing needs any more, after all but the newest `keep` round models were given up.
 
         What was ever released, a candidate, a base of a task or a round that goes on is kept, and every model's record.
@@ -216,7 +219,7 @@ def keep_evaluations(db: sa.Connection, evaluations: Sequence[EvaluationRecord])
         EVALUATION_ROWS.add(db, evaluation)
 
 
-def _check_judged(db: sa.Connection, model_id: str) -> None:
+def _check_judged(db: sa.Connection, model_id: ModelId) -> None:
     """Raise ConfigError unless the gates have nothing against a model, or were never asked."""
     offers = CANDIDATE_ROWS.find(db, CANDIDATES.c.model_id == model_id, order=CANDIDATES.c.offered_ms)
     if not offers:
@@ -228,7 +231,7 @@ def _check_judged(db: sa.Connection, model_id: str) -> None:
         raise ConfigError(f"this model failed its gates: {newest.reason}; --despite-gates releases it nevertheless")
 
 
-def history_of(db: sa.Connection, *population: str | None) -> list[ReleaseRecord]:
+def history_of(db: sa.Connection, *population: PopulationId | None) -> list[ReleaseRecord]:
     """Return the releases that concern a population (None: those for all), or without one all, oldest first."""
     theirs: sa.ColumnElement[bool] = RELEASES.c.population.is_(None)
     if population and population[0] is not None:

@@ -14,6 +14,7 @@ from mien.dp.ledger import Event, Ledger
 from mien.dp.words import guarantee
 from mien.errors import CorruptDataError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import PopulationId, TaskId
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class BudgetReport:
 class TaskReport:
     """One task's opened sums, what they cost by themselves, and the most sums that any device was in."""
 
-    task_id: str
+    task_id: TaskId
     name: str
     mechanism: str
     noise_multiplier: float
@@ -50,7 +51,7 @@ class TaskReport:
 class PopulationReport:
     """The account of a population. `problem` says why the chain does not verify; empty if it does."""
 
-    population: str
+    population: PopulationId
     verifies: bool
     problem: str
     head: str
@@ -69,7 +70,7 @@ class PopulationReport:
 class BudgetNow:
     """Spent part of one budget of a population; infinite once a sum was opened without noise."""
 
-    population: str
+    population: PopulationId
     delta: float
     epsilon: float
     spent: float
@@ -82,14 +83,15 @@ class Budgets:
     """
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[int, tuple[BudgetNow, ...]]] = {}
+        self._known: dict[PopulationId, tuple[int, tuple[BudgetNow, ...]]] = {}
 
     def __call__(self, db: sa.Connection) -> tuple[BudgetNow, ...]:
         """Return every budget in force and what is spent of it."""
         events = PRIVACY_EVENTS.c
         counts = sa.select(events.population, sa.func.count()).group_by(events.population).order_by(events.population)
         told: list[BudgetNow] = []
-        for population, count in db.execute(counts).all():
+        for name, count in db.execute(counts).all():
+            population = PopulationId(name)
             if self._known.get(population, (0, ()))[0] != count:
                 ledger = read(db, population)
                 spent = [
@@ -105,7 +107,7 @@ def report(db: sa.Connection) -> list[PopulationReport]:
     return [_population(db, name) for name in populations(db)]
 
 
-def _population(db: sa.Connection, name: str) -> PopulationReport:
+def _population(db: sa.Connection, name: PopulationId) -> PopulationReport:
     try:
         ledger = read(db, name)
         ledger.verify()
@@ -139,7 +141,7 @@ def _budget(ledger: Ledger, releases: Composition, epsilon: float, delta: float)
     )
 
 
-def _task(db: sa.Connection, ledger: Ledger, task_id: str) -> TaskReport:
+def _task(db: sa.Connection, ledger: Ledger, task_id: TaskId) -> TaskReport:
     events = [event for event in ledger.events if event.task_id == task_id]
     first = events[0]
     task_json = db.scalar(sa.select(TASKS.c.task_json).where(TASKS.c.task_id == task_id))
@@ -172,7 +174,7 @@ def _sum(event: Event) -> dict[str, Any]:
     }
 
 
-def _most_participations(db: sa.Connection, task_id: str) -> int:
+def _most_participations(db: sa.Connection, task_id: TaskId) -> int:
     """Return in how many sums of a task its busiest device was."""
     taken = PRIVACY_PARTICIPATIONS.c
     counts = sa.select(sa.func.count().label("sums")).where(taken.task_id == task_id).group_by(taken.device_id)

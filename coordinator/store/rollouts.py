@@ -13,6 +13,7 @@ from coordinator.store.rows import ROLL_OUT_ROWS, TASK_GOES_ON
 from coordinator.store.tables import ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
+from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, TaskId
 from mien.rounds.records import BundleRecord, ReleaseRecord
 from mien.rounds.releases import in_force
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
@@ -23,9 +24,9 @@ class RollOutStore(ReleaseStore):
 
     def release(
         self,
-        model_id: str,
+        model_id: ModelId,
         *,
-        population: str | None,
+        population: PopulationId | None,
         actor: str,
         share: float = 1.0,
         despite_gates: bool = False,
@@ -42,7 +43,7 @@ class RollOutStore(ReleaseStore):
             self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
             self._end_replaced(db, actor)
 
-    def roll_back(self, population: str | None, *, actor: str) -> ReleaseRecord:
+    def roll_back(self, population: PopulationId | None, *, actor: str) -> ReleaseRecord:
         """Return the release of the model that a population had before, now in force again for all its devices.
 
         It takes back the newest release that the given population has. Where that one is for all, every population goes
@@ -55,10 +56,10 @@ class RollOutStore(ReleaseStore):
 
     def start_roll_out(
         self,
-        model_id: str,
+        model_id: ModelId,
         spec: RollOutSpec,
         *,
-        population: str | None,
+        population: PopulationId | None,
         actor: str,
         despite_gates: bool = False,
         bundle: BundleRecord | None = None,
@@ -68,7 +69,7 @@ class RollOutStore(ReleaseStore):
         `population` is the model's own. Raises ConfigError as `release`, and where the model is in force already.
         """
         with self._transaction() as db:
-            reference = in_force(history_of(db, spec.population))
+            reference = in_force(history_of(db, PopulationId(spec.population)))
             if reference is None or reference.model_id == model_id:
                 raise ConfigError(
                     "a roll-out goes from a model that all phones have to another one: release the first model to all, "
@@ -85,9 +86,9 @@ class RollOutStore(ReleaseStore):
             self._end_replaced(db, actor)
             return self._begin(db, model_id, spec, actor)
 
-    def _begin(self, db: sa.Connection, model_id: str, spec: RollOutSpec, actor: str) -> RollOutRecord:
+    def _begin(self, db: sa.Connection, model_id: ModelId, spec: RollOutSpec, actor: str) -> RollOutRecord:
         """Return the roll-out of a model that was just released to the first share, kept; over if that was all."""
-        reference = in_force(history_of(db, spec.population))
+        reference = in_force(history_of(db, PopulationId(spec.population)))
         assert reference is not None, "a model was just released"
         is_all = reference.model_id == model_id
         now_ms = self._clock.now_ms()
@@ -95,11 +96,11 @@ class RollOutStore(ReleaseStore):
             id=0,
             model_id=model_id,
             reference_model_id=reference.model_id,
-            population=spec.population,
+            population=PopulationId(spec.population),
             spec_json=spec_to_json(spec),
             state=RollOutState.DONE if is_all else RollOutState.EVALUATING,
             stage=len(spec.stages) - 1 if is_all else 0,
-            attempt=1,
+            attempt=AttemptNumber(1),
             started_ms=now_ms,
             started_by=actor,
             changed_ms=now_ms,
@@ -167,7 +168,7 @@ class RollOutStore(ReleaseStore):
             after = self._changed(db, before, _replaced(before, history))
             self._log_move(db, actor, after.state.value, after)
 
-    def idle_evaluations(self) -> list[tuple[str, str]]:
+    def idle_evaluations(self) -> list[tuple[TaskId, PopulationId]]:
         """Return the evaluations that go on though their roll-out is over: task and population."""
         wanted = sa.select(TASKS.c.task_id, TASKS.c.population, TASKS.c.idempotency_token).where(
             TASKS.c.submitted_by == audit.COORDINATOR, TASK_GOES_ON
@@ -226,6 +227,6 @@ def _active(db: sa.Connection) -> list[RollOutRecord]:
     return ROLL_OUT_ROWS.find(db, ROLL_OUTS.c.state.in_(states), order=ROLL_OUTS.c.id)
 
 
-def is_under_way(db: sa.Connection, model_id: str) -> bool:
+def is_under_way(db: sa.Connection, model_id: ModelId) -> bool:
     """Return whether a model has a roll-out, whoever is asked: a second one would move the same release."""
     return any(each.model_id == model_id for each in _active(db))

@@ -47,6 +47,7 @@ from coordinator.store.tables import (
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
 from mien.log.audit import Anchor
 from mien.models.bundles import BundleFile, listed_by
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
 from mien.protocol.rounds import BlobId, Role, Stage
 from mien.rounds.machine import COUNTED, REPORTED, Step
 from mien.rounds.records import (
@@ -95,7 +96,7 @@ class Store(RollOutStore):
             self._log(db, actor, "model.import", model.model_id, {"theta_sha256": model.theta.sha256})
             return model
 
-    def model(self, model_id: str) -> ModelRecord:
+    def model(self, model_id: ModelId) -> ModelRecord:
         """Return a model; raises NotFoundError."""
         return _found(self._first(MODEL_ROWS, MODELS.c.model_id == model_id), "model", model_id)
 
@@ -103,7 +104,7 @@ class Store(RollOutStore):
         """Return all models, oldest first."""
         return self._find(MODEL_ROWS, order=(MODELS.c.created_ms, MODELS.c.model_id))
 
-    def replace_spec(self, model_id: str, spec_json: bytes, *, actor: str) -> ModelRecord:
+    def replace_spec(self, model_id: ModelId, spec_json: bytes, *, actor: str) -> ModelRecord:
         """Return the model with another description (a threshold was added)."""
         with self._transaction() as db:
             model = _found(_model_of(db, model_id), "model", model_id)
@@ -112,12 +113,12 @@ class Store(RollOutStore):
             self._log(db, actor, "model.describe", model_id, detail)
             return dataclasses.replace(model, spec_json=spec_json)
 
-    def may_read_model(self, model_id: str, population: str) -> bool:
+    def may_read_model(self, model_id: ModelId, population: PopulationId) -> bool:
         """Return whether a device of that population may fetch a model: released once, or used by its own tasks."""
         with self._transaction() as db:
             return _visible(db, population, sa.and_(MODELS.c.model_id == model_id, MODELS.c.removed_ms.is_(None)))
 
-    def may_read_blob(self, sha256: str, population: str | None) -> BlobId | None:
+    def may_read_blob(self, sha256: str, population: PopulationId | None) -> BlobId | None:
         """Return a model's blob if a device of that population (None: an operator) may fetch it."""
         holds = sa.or_(*(column == sha256 for column in MODEL_BLOBS))
         holds = sa.and_(holds, MODELS.c.removed_ms.is_(None))
@@ -152,7 +153,7 @@ class Store(RollOutStore):
             self._log(db, task.submitted_by, "task.submit", task.task_id, detail)
             return task
 
-    def task(self, task_id: str) -> TaskRecord:
+    def task(self, task_id: TaskId) -> TaskRecord:
         """Return a task; raises NotFoundError."""
         return _found(self._first(TASK_ROWS, TASKS.c.task_id == task_id), "task", task_id)
 
@@ -212,11 +213,17 @@ class Store(RollOutStore):
     # Rounds
 
     def open_attempt(
-        self, task: TaskRecord, *, round_number: int, attempt: int, deadline: float, role: Role = Role.TRAIN
+        self,
+        task: TaskRecord,
+        *,
+        round_number: RoundNumber,
+        attempt: AttemptNumber,
+        deadline: float,
+        role: Role = Role.TRAIN,
     ) -> RoundRecord:
         """Return a new attempt of a round, in its first stage; the same call again returns what the first one made."""
         record = RoundRecord(
-            id=0,
+            id=RoundId(0),
             task_id=task.task_id,
             round=round_number,
             attempt=attempt,
@@ -289,43 +296,44 @@ class Store(RollOutStore):
         row = db.execute(sa.select(ROUNDS).where(ROUNDS.c.id == after.id).with_for_update()).first()
         return after if row is not None and ROUND_ROWS.record(row) == after else None
 
-    def rounds(self, task_id: str, *, since_id: int = 0) -> list[RoundRecord]:
+    def rounds(self, task_id: TaskId, *, since_id: int = 0) -> list[RoundRecord]:
         """Return all attempts of a task from one on, oldest first."""
         return self._find(ROUND_ROWS, ROUNDS.c.task_id == task_id, ROUNDS.c.id >= since_id, order=ROUNDS.c.id)
 
-    def last_round(self, task_id: str) -> RoundRecord | None:
+    def last_round(self, task_id: TaskId) -> RoundRecord | None:
         """Return a task's newest attempt."""
         return self._first(ROUND_ROWS, ROUNDS.c.task_id == task_id, order=ROUNDS.c.id.desc())
 
-    def open_rounds(self, task_id: str) -> list[RoundRecord]:
+    def open_rounds(self, task_id: TaskId) -> list[RoundRecord]:
         """Return a task's attempts that are not over, oldest first; in asynchronous mode there may be several."""
         return self._find(ROUND_ROWS, ROUNDS.c.task_id == task_id, ROUND_GOES_ON, order=ROUNDS.c.id)
 
-    def live_rounds(self) -> set[int]:
+    def live_rounds(self) -> set[RoundId]:
         """Return the row ids of all attempts that go on."""
         with self._transaction() as db:
-            return set(db.scalars(sa.select(ROUNDS.c.id).join(TASKS).where(ROUND_GOES_ON, TASK_GOES_ON)))
+            wanted = sa.select(ROUNDS.c.id).join(TASKS).where(ROUND_GOES_ON, TASK_GOES_ON)
+            return {RoundId(each) for each in db.scalars(wanted)}
 
-    def ended_rounds(self, round_ids: Collection[int]) -> set[int]:
+    def ended_rounds(self, round_ids: Collection[RoundId]) -> set[RoundId]:
         """Return which of these attempts, by their row ids, are over."""
-        found = set[int]()
+        found = set[RoundId]()
         with self._transaction() as db:
             for part in _parts(sorted(round_ids)):
                 asked = ROUNDS.c.id.in_(part)
-                found |= set(db.scalars(sa.select(ROUNDS.c.id).where(asked, ~ROUND_GOES_ON)))
+                found |= {RoundId(each) for each in db.scalars(sa.select(ROUNDS.c.id).where(asked, ~ROUND_GOES_ON))}
         return found
 
-    def round(self, task_id: str, round_number: int, attempt: int) -> RoundRecord | None:
+    def round(self, task_id: TaskId, round_number: RoundNumber, attempt: AttemptNumber) -> RoundRecord | None:
         """Return one attempt, None if there never was one."""
         name = (ROUNDS.c.task_id == task_id, ROUNDS.c.round == round_number, ROUNDS.c.attempt == attempt)
         return self._first(ROUND_ROWS, *name)
 
-    def participants(self, round_id: int) -> dict[str, Step]:
+    def participants(self, round_id: RoundId) -> dict[DeviceId, Step]:
         """Return the steps of an attempt's participants."""
         columns = sa.select(PARTICIPANTS.c.device_id, PARTICIPANTS.c.step)
         with self._transaction() as db:
             rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id))
-            return {device_id: Step(step) for device_id, step in rows}
+            return {DeviceId(device_id): Step(step) for device_id, step in rows}
 
     # Uploads
 
@@ -351,26 +359,26 @@ class Store(RollOutStore):
                     kept = {(upload.round_id, upload.device_id): upload for upload in _uploads_of(db, wanted)}
             return [(wanted | kept)[upload.round_id, upload.device_id] for upload in uploads]
 
-    def upload(self, round_id: int, device_id: str) -> UploadRecord | None:
+    def upload(self, round_id: RoundId, device_id: DeviceId) -> UploadRecord | None:
         """Return a device's announcement in a round, None if there is none."""
         with self._transaction() as db:
             row = db.execute(sa.select(UPLOADS).where(_is_upload(round_id, device_id))).first()
             return None if row is None else _upload(row)
 
-    def uploads(self, round_id: int) -> dict[str, UploadRecord]:
+    def uploads(self, round_id: RoundId) -> dict[DeviceId, UploadRecord]:
         """Return the uploads of a round that count, by device."""
         counts = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.committed_ms.is_not(None))
         with self._transaction() as db:
             uploads = [_upload(row) for row in db.execute(sa.select(UPLOADS).where(counts))]
             return {upload.device_id: upload for upload in uploads}
 
-    def forget_upload(self, round_id: int, device_id: str) -> None:
+    def forget_upload(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Drop an upload that does not count, so that the device may send it from the start."""
         pending = sa.and_(_is_upload(round_id, device_id), UPLOADS.c.committed_ms.is_(None))
         with self._transaction() as db:
             db.execute(sa.delete(UPLOADS).where(pending))
 
-    def steps(self, round_id: int) -> list[StepRecord]:
+    def steps(self, round_id: RoundId) -> list[StepRecord]:
         """Return devices' messages at the stages of secure aggregation, in the order in which they were accepted."""
         return self._find(STEP_ROWS, STEPS.c.round_id == round_id, order=STEPS.c.id)
 
@@ -386,7 +394,7 @@ class Store(RollOutStore):
     def saw_devices(self, seen: Sequence[DeviceCall | tuple[str, str, str]]) -> list[None]:
         """Remember that devices called, and what they told; the last word of one counts."""
         now_ms, there = self._clock.now_ms(), set[str]()
-        rows: dict[str, dict[str, object]] = {}
+        rows: dict[DeviceId, dict[str, object]] = {}
         for call in (DeviceCall(*each) for each in seen):
             before = rows.get(call.device_id, {})
             facts = {"population": call.population, "software": call.software[:80], "now": now_ms}
@@ -407,7 +415,7 @@ class Store(RollOutStore):
                 db.execute(update.values(**values, told_json=kept), known)
         return [None] * len(seen)
 
-    def set_participation(self, device_id: str, *, stays_out: bool) -> None:
+    def set_participation(self, device_id: DeviceId, *, stays_out: bool) -> None:
         """Remember whether a device that has called may be chosen for rounds; said again, nothing changes."""
         with self._transaction() as db:
             since_ms = self._clock.now_ms() if stays_out else None
@@ -417,18 +425,18 @@ class Store(RollOutStore):
                 action = "device.stays_out" if stays_out else "device.takes_part"
                 self._log(db, f"device:{device_id}", action, device_id)
 
-    def stays_out(self, device_id: str) -> bool:
+    def stays_out(self, device_id: DeviceId) -> bool:
         """Tell whether a device asked to be left out of rounds."""
         query = sa.select(DEVICES.c.stays_out_since_ms).where(DEVICES.c.device_id == device_id)
         with self._transaction() as db:
             return db.scalar(query) is not None
 
-    def devices_since(self, since_ms: int) -> dict[str, int]:
+    def devices_since(self, since_ms: int) -> dict[PopulationId, int]:
         """Return how many devices of each population have called since then."""
         count = sa.select(DEVICES.c.population, sa.func.count()).where(DEVICES.c.last_seen_ms >= since_ms)
         with self._transaction() as db:
             rows = db.execute(count.group_by(DEVICES.c.population)).all()
-        return {population: number for population, number in rows}  # noqa: C416 - rows are no plain pairs to mypy
+        return {PopulationId(population): number for population, number in rows}
 
     def devices(self, *, after: str = "", limit: int | None = None) -> list[DeviceRecord]:
         """Return devices that ever called, in order of their ids: those behind an id, at most so many."""
@@ -476,7 +484,7 @@ def _graphs_of(row: Any) -> tuple[BundleFile, ...]:
     return listed_by(row.manifest_json).extras
 
 
-def _graph(db: sa.Connection, sha256: str, population: str | None) -> BlobId | None:
+def _graph(db: sa.Connection, sha256: str, population: PopulationId | None) -> BlobId | None:
     """Return a graph of a signed bundle whose model a device of that population (None: an operator) may fetch."""
     for row in db.execute(sa.select(BUNDLES).order_by(BUNDLES.c.sequence.desc())):
         found = next((file for file in _graphs_of(row) if file.sha256 == sha256), None)
@@ -485,7 +493,7 @@ def _graph(db: sa.Connection, sha256: str, population: str | None) -> BlobId | N
     return None
 
 
-def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[bool]) -> bool:
+def _visible(db: sa.Connection, population: PopulationId, condition: sa.ColumnElement[bool]) -> bool:
     """Return whether a population may see some model that meets `condition`."""
     released = sa.exists().where(
         RELEASES.c.model_id == MODELS.c.model_id,
@@ -499,7 +507,7 @@ def _visible(db: sa.Connection, population: str, condition: sa.ColumnElement[boo
     return db.execute(sa.select(MODELS.c.model_id).where(condition, seen).limit(1)).first() is not None
 
 
-def _model_of(db: sa.Connection, model_id: str) -> ModelRecord | None:
+def _model_of(db: sa.Connection, model_id: ModelId) -> ModelRecord | None:
     return MODEL_ROWS.first(db, MODELS.c.model_id == model_id)
 
 
@@ -558,7 +566,7 @@ def _round_detail(after: RoundRecord, change: RoundChange) -> dict[str, object]:
     return detail
 
 
-def _is_upload(round_id: int, device_id: str) -> sa.ColumnElement[bool]:
+def _is_upload(round_id: RoundId, device_id: DeviceId) -> sa.ColumnElement[bool]:
     return sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id == device_id)
 
 
@@ -566,7 +574,7 @@ def _upload(row: sa.Row[Any]) -> UploadRecord:
     return UploadRecord(row.round_id, row.device_id, BlobId(row.sha256, row.size_bytes), row.committed_ms is not None)
 
 
-def _uploads_of(db: sa.Connection, keys: Collection[tuple[int, str]]) -> list[UploadRecord]:
+def _uploads_of(db: sa.Connection, keys: Collection[tuple[RoundId, DeviceId]]) -> list[UploadRecord]:
     """Return the uploads that are kept under these rounds and devices."""
     found: list[UploadRecord] = []
     for round_id in {round_id for round_id, _ in keys}:
@@ -590,7 +598,7 @@ def _parts(ids: Sequence[T]) -> Iterator[Sequence[T]]:
         yield ids[start : start + _IDS_AT_ONCE]
 
 
-def _commit_uploads(db: sa.Connection, round_id: int, device_ids: Sequence[str], now_ms: int) -> int:
+def _commit_uploads(db: sa.Connection, round_id: RoundId, device_ids: Sequence[DeviceId], now_ms: int) -> int:
     """Let uploads count and return how many bytes that adds: those that counted already add none."""
     kept = {upload.device_id: upload for upload in _uploads_of(db, [(round_id, device) for device in device_ids])}
     added = 0
@@ -603,7 +611,7 @@ def _commit_uploads(db: sa.Connection, round_id: int, device_ids: Sequence[str],
     return added
 
 
-def _keep_steps(db: sa.Connection, round_id: int, steps: Iterable[StepRecord]) -> None:
+def _keep_steps(db: sa.Connection, round_id: RoundId, steps: Iterable[StepRecord]) -> None:
     """Keep accepted steps; one that is there already is the same."""
     for step in steps:
         values = {"round_id": round_id, "device_id": step.device_id, "stage": step.stage.value}

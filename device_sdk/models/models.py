@@ -34,6 +34,7 @@ from mien.errors import (
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.models.known_models import FACE_INPUTS
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
+from mien.protocol.ids import ModelId
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, unpack_tensors
 from mien.shell.files import read_limited, storage_errors, write_atomically
@@ -49,7 +50,7 @@ _HEX: Final = re.compile(r"[0-9a-f]{64}")
 class KnownModel:
     """Facts about a model besides its parameters."""
 
-    model_id: str
+    model_id: ModelId
     spec: ModelSpec
 
 
@@ -103,7 +104,7 @@ class ModelStore:
 
     def known(self, model: str) -> KnownModel:
         """Return the facts about a stored model besides its parameters; raises NotFoundError."""
-        return KnownModel(model, _described(self._manifest(model))[0])
+        return KnownModel(ModelId(model), _described(self._manifest(model))[0])
 
     def load(self, model: str) -> Model:
         """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
@@ -115,7 +116,7 @@ class ModelStore:
         unverified = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
         if model_id(layout.sha256, unverified) != model:
             raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
-        return Model(model, spec, layout, theta=unverified, public_shard=stored.public_shard)
+        return Model(ModelId(model), spec, layout, theta=unverified, public_shard=stored.public_shard)
 
     def load_shard(self, model: Model) -> PublicShard | None:
         """Return the public faces that came with a model, None where it has none."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mien.contribution import ContributionLayout
 from mien.errors import ViolationError
 from mien.protocol.canonical import task_sha256
+from mien.protocol.ids import ModelId
 from mien.protocol.rounds import RoundRef
 from mien.secagg import Assignment, AttemptId, ContributionMap, DevicePolicy, RoundConfig
 from mien.secagg.planner import PROFILES, RoundIds, plan_round, smallest_sum
@@ -30,7 +31,7 @@ class SumTerms:
     """
 
     task: TaskSpec
-    model_id: str
+    model_id: ModelId
     model: ModelSpec
     layout: ContributionLayout
     shared: str = ""

@@ -17,6 +17,7 @@ from device_sdk.people.training_state import Kept, Numbered
 from device_sdk.storage.vault import Reader, Record, Writer
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.protocol.rounds import Role, RoundRef
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
@@ -44,9 +45,9 @@ class Pending:
     """
 
     people: tuple[int, ...]
-    task_id: str
-    round: int
-    attempt: int
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
     contribution: bytes = field(repr=False)
     private: Arrays = field(default_factory=dict, repr=False)
     terms: SumTerms | None = field(default=None, repr=False)

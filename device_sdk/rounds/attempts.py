@@ -15,6 +15,7 @@ from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.dp.ledger import Participation, check_device, may_take_part
 from mien.errors import BudgetExceededError, ReplayError
+from mien.protocol.ids import PopulationId, RoundNumber
 from mien.secagg import AttemptId, Mechanism, RoundConfig
 from mien.secagg.noise import release
 from mien.specs import DpSpec
@@ -75,7 +76,7 @@ def _check_population(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> Non
             ) from error
 
 
-def check_promise(dp: DpSpec, past_rounds: Sequence[int], round_number: int) -> None:
+def check_promise(dp: DpSpec, past_rounds: Sequence[RoundNumber], round_number: RoundNumber) -> None:
     """Raise BudgetExceededError for a round that would put this device into more sums than the task promises it."""
     if not may_take_part(dp, past_rounds, round_number):
         raise BudgetExceededError(
@@ -106,11 +107,11 @@ class Attempts:
     `budget` is asked in `begin`, before anything is remembered or sent.
     """
 
-    def __init__(self, vault: Vault, population: str, *, budget: Budget = unlimited) -> None:
+    def __init__(self, vault: Vault, population: PopulationId, *, budget: Budget = unlimited) -> None:
         self._vault, self._population, self._budget = vault, population, budget
 
     @classmethod
-    def open(cls, path: Path, key_store: KeyStore, population: str) -> Attempts:
+    def open(cls, path: Path, key_store: KeyStore, population: PopulationId) -> Attempts:
         """Return the log in `path`, empty where there is none; errors as `Vault.open`."""
         return cls(Vault.open(path, key_store, KIND), population)
 

@@ -67,6 +67,7 @@ from mien.methods.base import (
     reply_names,
     shared_words,
 )
+from mien.protocol.ids import DeviceId, ModelId
 from mien.protocol.replies import check_reply, longest_reply
 from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
@@ -120,7 +121,7 @@ class Counted:
     """The round closed with this device's contribution in its sum."""
 
     round: RoundRef
-    model_id: str
+    model_id: ModelId
     num_reports: int
 
 
@@ -200,7 +201,7 @@ def _defects_named() -> Iterator[None]:
         ) from None
 
 
-def local_seed(device_id: str, task: TaskSpec, ref: RoundRef) -> int:
+def local_seed(device_id: DeviceId, task: TaskSpec, ref: RoundRef) -> int:
     """Return the seed of a local round: another one for every device and attempt, the same after a restart."""
     text = f"{device_id}/{ref.task_id}/{task.seed}/{ref.round}/{ref.attempt}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big")
@@ -227,7 +228,7 @@ class Participant:
     tell: Listener = lambda _event: None
     random_bytes: RandomBytes = secret_bytes
     source: SourceFaces | None = None
-    local_seed: Callable[[str, TaskSpec, RoundRef], int] = local_seed
+    local_seed: Callable[[DeviceId, TaskSpec, RoundRef], int] = local_seed
     role: Role = Role.TRAIN
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     abilities: Abilities = UNSAID
@@ -347,7 +348,7 @@ class Participant:
             )
         return Plan(assignment, task, pool, method, model, part, layout, work, tuple(others))
 
-    def _models(self, *model_ids: str) -> list[Model]:
+    def _models(self, *model_ids: ModelId) -> list[Model]:
         """Return the models of a round, the assigned one first, fetching those that are not here."""
         missing = [model_id for model_id in model_ids if not self.models.has(model_id)]
         for model_id in missing:
@@ -363,13 +364,13 @@ class Participant:
         in_use = self.gallery.model_id
         return None if in_use is None or not self.models.has(in_use) else self.models.known(in_use).spec
 
-    def _needed(self, model_ids: Sequence[str]) -> Iterator[str]:
+    def _needed(self, model_ids: Sequence[ModelId]) -> Iterator[str]:
         """Yield the models of a round, then the gallery's, which is looked up as late as that: it may be going over."""
         yield from model_ids
         if (in_use := self.gallery.model_id) is not None:
             yield in_use
 
-    def _fetch(self, model_id: str) -> None:
+    def _fetch(self, model_id: ModelId) -> None:
         unverified = self.client.manifest(model_id)
         if unverified.model_id != model_id:
             raise ModelMismatchError("the coordinator sent another model than it assigned; tell the operator")

@@ -16,6 +16,7 @@ from device_sdk.rounds.attempts import Budget
 from device_sdk.server.client import CoordinatorClient, Manifest, Progress
 from mien.contribution import Arrays
 from mien.methods.base import Crops
+from mien.protocol.ids import TaskId
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
 from mien.secagg import AttemptId, AttemptLog, RoundConfig
@@ -37,15 +38,15 @@ class TrainingGallery(Protocol):
         """Return the person of that name; raises NotEnrolledError."""
         ...
 
-    def training_faces(self, people: Sequence[int], task_id: str, per_identity: Sequence[str] = ()) -> TrainingFaces:
+    def training_faces(self, people: Sequence[int], task_id: TaskId, per_identity: Sequence[str] = ()) -> TrainingFaces:
         """Return the training faces of a round."""
         ...
 
-    def source_state(self, source: str, task_id: str) -> Arrays:
+    def source_state(self, source: str, task_id: TaskId) -> Arrays:
         """Return the private state of a source's faces from a task's last counted round."""
         ...
 
-    def roles(self, task_id: str, people: Sequence[int], crops: Crops) -> frozenset[Role]:
+    def roles(self, task_id: TaskId, people: Sequence[int], crops: Crops) -> frozenset[Role]:
         """Return the roles that these faces have had in a task so far."""
         ...
 

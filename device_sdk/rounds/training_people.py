@@ -11,6 +11,7 @@ from device_sdk.people.trained import TrainingFaces
 from device_sdk.rounds.ports import TrainingGallery
 from mien.errors import ConfigError
 from mien.methods.base import Method, Property
+from mien.protocol.ids import TaskId
 from mien.protocol.rounds import Role
 
 
@@ -56,7 +57,7 @@ class Pool:
                 "one: name one with --person"
             )
 
-    def faces(self, gallery: TrainingGallery, task_id: str, method: Method) -> RoundFaces:
+    def faces(self, gallery: TrainingGallery, task_id: TaskId, method: Method) -> RoundFaces:
         """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
             state = gallery.source_state(self.source.id, task_id)

@@ -21,6 +21,7 @@ from OpenSSL import SSL
 
 from mien.errors import CertificateError, FingerprintError, UnreachableError
 from mien.format import spell_duration
+from mien.protocol.ids import DeviceId, PopulationId
 
 MAX_CERTIFICATE_BYTES: Final = 16 * 1024
 MAX_CHAIN: Final = 8
@@ -131,15 +132,15 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     return True
 
 
-def device_id(public_key: ec.EllipticCurvePublicKey) -> str:
+def device_id(public_key: ec.EllipticCurvePublicKey) -> DeviceId:
     """Return a device's id: the first 16 bytes of SHA-256 over its SubjectPublicKeyInfo, as 32 hex digits."""
     der = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return hashlib.sha256(der).hexdigest()[:32]
+    return DeviceId(hashlib.sha256(der).hexdigest()[:32])
 
 
 def check_device_certificate(
     unverified: x509.Certificate, key: ec.EllipticCurvePrivateKey, authority: x509.Certificate
-) -> tuple[str, str]:
+) -> tuple[DeviceId, PopulationId]:
     """Return (device id, population) of our certificate; raises CertificateError unless it is for our key and names us.
 
     The registrar is trusted with who may join, not with mistakes: a certificate for another key is of no use.
@@ -151,7 +152,7 @@ def check_device_certificate(
     populations = [uri.removeprefix(POPULATION_PREFIX) for uri in uris if uri.startswith(POPULATION_PREFIX)]
     if ids != [device_id(key.public_key())] or len(populations) != 1:
         raise CertificateError("the registrar gave a certificate that names another device; ask the operator")
-    return ids[0], populations[0]
+    return DeviceId(ids[0]), PopulationId(populations[0])
 
 
 def _uris(certificate: x509.Certificate) -> list[str]:

@@ -38,6 +38,7 @@ from mien.errors import (
 from mien.methods import METHODS
 from mien.protocol import CHUNK_BYTES
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.protocol.messages import ROLES, STAGES, TOLD_STAGES, round_message
 from mien.protocol.rounds import BlobId, Role, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
@@ -58,13 +59,17 @@ Progress = Callable[[int, int], None]
 """Callback on (bytes done, bytes in all) as a transfer goes on."""
 
 
+RELEASED: Final = ModelId("")
+"""No model's id: the one that is released, whichever that is."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Assignment of a device. `unverified_reply` is what the method's server tells it, `reply_stream` the long rest."""
 
     round: RoundRef
     task: TaskSpec
-    model_id: str
+    model_id: ModelId
     contribution_sha256: str
     stage: Stage | None
     unverified_reply: bytes = field(repr=False)
@@ -84,7 +89,7 @@ class StageEvent:
     stage: Stage | None
     remaining_s: float
     reason: str
-    model_id: str
+    model_id: ModelId
     num_reports: int
     unverified_message: bytes = field(default=b"", repr=False)
 
@@ -97,7 +102,7 @@ class Manifest:
     it.
     """
 
-    model_id: str
+    model_id: ModelId
     unverified_spec_json: bytes = field(repr=False)
     theta: BlobId
     public_shard: BlobId | None
@@ -237,7 +242,7 @@ class CoordinatorClient:
         request = rounds_pb2.SetParticipationRequest(stays_out=stays_out, software=software("mien-device"))
         self._call(lambda: self._rounds.SetParticipation(request, timeout=UNARY_S))
 
-    def manifest(self, model_id: str = "") -> Manifest:
+    def manifest(self, model_id: ModelId = RELEASED) -> Manifest:
         """Return a model's manifest; without an id the released model's."""
         request = models_pb2.GetManifestRequest(model_id=model_id)
         reply = self._call(lambda: self._models.GetManifest(request, timeout=UNARY_S))
@@ -245,7 +250,9 @@ class CoordinatorClient:
         if theta is None:
             raise CorruptDataError("the coordinator described a model without parameters; tell the operator")
         signed = reply.bundle_manifest, reply.bundle_signature
-        return Manifest(plain_words(reply.model_id), reply.spec_json, theta, shard, reply.released, changes, *signed)
+        return Manifest(
+            ModelId(plain_words(reply.model_id)), reply.spec_json, theta, shard, reply.released, changes, *signed
+        )
 
     def glance(self, ref: RoundRef) -> StageEvent:
         """Return a round's stage now, from one short call: raises UnreachableError at once if there is no answer."""
@@ -452,7 +459,8 @@ def _wait(message: rounds_pb2.Wait) -> Wait:
 
 
 def _assignment(message: rounds_pb2.Assignment) -> Assignment:
-    ref = RoundRef(plain_words(message.round.task_id), message.round.round, message.round.attempt)
+    name = message.round
+    ref = RoundRef(TaskId(plain_words(name.task_id)), RoundNumber(name.round), AttemptNumber(name.attempt))
     try:
         task = task_from_json(message.task_json)
     except ConfigError as error:
@@ -461,7 +469,7 @@ def _assignment(message: rounds_pb2.Assignment) -> Assignment:
     return Assignment(
         ref,
         task,
-        plain_words(message.model_id),
+        ModelId(plain_words(message.model_id)),
         message.contribution_sha256,
         TOLD_STAGES.get(message.stage),
         message.reply,
@@ -486,7 +494,7 @@ def _stage_event(message: rounds_pb2.StageEvent) -> StageEvent:
         TOLD_STAGES.get(message.stage),
         max(message.remaining_ms, 0) / 1000,
         plain_words(message.reason),
-        plain_words(message.model_id),
+        ModelId(plain_words(message.model_id)),
         message.num_reports,
         message.message,
     )

@@ -19,6 +19,7 @@ from device_sdk.storage.sealing import bind, seal, unseal
 from device_sdk.storage.vault import locked_folder
 from mien.errors import CorruptDataError, InviteError, KeyStoreError
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.ids import DeviceId, PopulationId
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
 from mien.shell.keys import p256_key
 
@@ -41,8 +42,8 @@ _MAX_BYTES: Final = 128 * 1024
 class Identity:
     """A device that has joined: its name in the fleet, what it proves that with, and whom it trusts."""
 
-    device_id: str
-    population: str
+    device_id: DeviceId
+    population: PopulationId
     registrar_address: str
     coordinator_address: str
     certificate: x509.Certificate = field(repr=False)

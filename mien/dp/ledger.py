@@ -25,6 +25,7 @@ from typing import Any, Literal
 from mien.dp.accountant import Release, epsilon_rdp
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.log.chain import GENESIS, link_sha256
+from mien.protocol.ids import AttemptNumber, PopulationId, RoundNumber, TaskId
 from mien.specs import DpSpec
 
 
@@ -32,9 +33,9 @@ from mien.specs import DpSpec
 class Opening:
     """Opening of a sum: whose it is, under what terms, and (None: no noise) how it is noised."""
 
-    task_id: str
-    round: int
-    attempt: int
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
     config_sha256: str
     l2_clip: float
     dp: DpSpec
@@ -55,11 +56,11 @@ class Event:
     rounding makes of S; both are 0 without noise.
     """
 
-    population: str
+    population: PopulationId
     position: int
-    task_id: str
-    round: int
-    attempt: int
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
     config_sha256: str
     mechanism: Literal["none", "central_gaussian", "skellam"]
     noise_multiplier: float
@@ -119,7 +120,7 @@ class Event:
 class Ledger:
     """The events of a population, oldest first; adding one gives a new ledger."""
 
-    population: str
+    population: PopulationId
     events: tuple[Event, ...] = ()
 
     @property
@@ -141,7 +142,7 @@ class Ledger:
         """True while every sum so far was noised."""
         return all(event.mechanism != "none" for event in self.events)
 
-    def composition(self, *, of_task: str | None = None) -> list[tuple[Release, int]]:
+    def composition(self, *, of_task: TaskId | None = None) -> list[tuple[Release, int]]:
         """Return the noised releases that one device can have been in at most, of one task or of all."""
         charged: list[tuple[Release, int]] = []
         for task_id in dict.fromkeys(event.task_id for event in self.events):
@@ -261,7 +262,7 @@ def most_apart(rounds: Iterable[int], min_separation: int) -> int:
 # One device
 
 
-def may_take_part(dp: DpSpec, past_rounds: Sequence[int], round_: int) -> bool:
+def may_take_part(dp: DpSpec, past_rounds: Sequence[RoundNumber], round_: RoundNumber) -> bool:
     """Return whether a device that was in sums of a task in `past_rounds` may be in one more, in round `round_`."""
     if not dp.is_on:
         return True

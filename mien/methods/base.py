@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
+from mien.protocol.ids import ModelId
 from mien.specs import LocalSpec, ServerSpec, TaskSpec
 
 Crops = NDArray[np.uint8]
@@ -200,7 +201,7 @@ class Requirements:
     public_faces: bool = False
     validators: bool = False
     objective: str = ""
-    other_models: tuple[str, ...] = ()
+    other_models: tuple[ModelId, ...] = ()
     share: float = 1.0
     shared_reply: tuple[str, ...] = ()
     why_synchronous: str = "nothing shows that its step holds for updates to an earlier model"

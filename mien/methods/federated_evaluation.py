@@ -20,6 +20,7 @@ from mien.errors import ConfigError, NonFiniteError
 from mien.evaluation.fleet import FleetFigures, addends, check_sums, figures, lanes, norm_bound, phone_comparisons
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState
+from mien.protocol.ids import ModelId
 from mien.records import check_limits, to_mapping, within
 from mien.specs import PrivacySpec, TaskSpec, from_mapping
 
@@ -185,7 +186,7 @@ def _named(layout: ContributionLayout, vector: NDArray[np.float64]) -> dict[str,
 def requirements(task: TaskSpec) -> Requirements:
     """Return the rounds' requirements: public faces, the other model, the phones to ask; raises ConfigError."""
     options = options_of(task)
-    others = (options.reference,) if options.is_paired else ()
+    others = (ModelId(options.reference),) if options.is_paired else ()
     return Requirements(public_faces=True, other_models=others, share=options.share)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
+
 
 class Stage(enum.StrEnum):
     """Stage of a round."""
@@ -37,9 +39,9 @@ class Role(enum.StrEnum):
 class RoundRef:
     """Reference to one attempt of one round of a task."""
 
-    task_id: str
-    round: int
-    attempt: int
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
 
     def __str__(self) -> str:
         again = f", attempt {self.attempt}" if self.attempt > 1 else ""

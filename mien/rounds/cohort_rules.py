@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber
 from mien.protocol.rounds import Stage
 from mien.rounds.buffered import Flight, is_overdue, may_open, overdue_in_words
 from mien.rounds.machine import Event, RoundState, Step, TimePassed
@@ -38,7 +39,7 @@ class CohortRules:
     """One task as its cohorts see it; `newest` are the numbers of its newest round and of that round's attempt."""
 
     def __init__(self, record: TaskRecord, spec: TaskSpec) -> None:
-        self.newest = (0, 0)
+        self.newest = RoundNumber(0), AttemptNumber(0)
         self.cohorts: tuple[Cohort, ...] = ()
         self._record, self._spec = record, spec
 
@@ -76,20 +77,20 @@ class CohortRules:
             return True
         return may_open(self._spec, self.record.rounds_closed, [_flight(other) for other in self._others(cohort)])
 
-    def is_busy(self, device_id: str, cohort: Cohort) -> bool:
+    def is_busy(self, device_id: DeviceId, cohort: Cohort) -> bool:
         """Return whether a device takes part in another cohort: a phone is in one of them at a time."""
         if not self.is_asynchronous:
             return False
         steps = (other.state.participants.get(device_id, Step.LEFT) for other in self._others(cohort))
         return any(step not in (Step.LATE, Step.LEFT) for step in steps)
 
-    def next_attempt(self) -> tuple[int, int]:
+    def next_attempt(self) -> tuple[RoundNumber, AttemptNumber]:
         """Return the round and attempt that come next; in asynchronous mode every cohort has a number."""
         newest, attempt = self.newest
         if self.is_asynchronous:
-            return newest + 1, 1
-        number = self.record.rounds_closed + 1
-        return number, attempt + 1 if newest == number else 1
+            return RoundNumber(newest + 1), AttemptNumber(1)
+        number = RoundNumber(self.record.rounds_closed + 1)
+        return number, AttemptNumber(attempt + 1 if newest == number else 1)
 
     def based_on_newest(self, record: RoundRecord) -> RoundRecord:
         """Return a round whose devices have just been chosen.

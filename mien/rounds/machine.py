@@ -33,6 +33,7 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import LateError, NotFoundError, RateLimitedError, ViolationError
+from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber, TaskId
 from mien.protocol.rounds import Stage
 from mien.specs import TaskSpec
 
@@ -102,7 +103,7 @@ class RoundRules:
     soft_s: Mapping[Stage, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, task: TaskSpec, *, task_id: str, round_number: int, attempt: int) -> RoundRules:
+    def of(cls, task: TaskSpec, *, task_id: TaskId, round_number: RoundNumber, attempt: AttemptNumber) -> RoundRules:
         """Return the rules of one attempt; the seed differs from attempt to attempt and repeats for the same one."""
         digest = hashlib.sha256(f"{task_id}/{task.seed}/{round_number}/{attempt}".encode()).digest()
         cohort, deadlines = task.cohort, task.deadlines
@@ -138,11 +139,11 @@ class RoundState:
 
     stage: Stage
     deadline: float
-    candidates: Mapping[str, float] = field(default_factory=dict)
-    participants: Mapping[str, Step] = field(default_factory=dict)
+    candidates: Mapping[DeviceId, float] = field(default_factory=dict)
+    participants: Mapping[DeviceId, Step] = field(default_factory=dict)
     reason: str = ""
 
-    def devices(self, *steps: Step) -> tuple[str, ...]:
+    def devices(self, *steps: Step) -> tuple[DeviceId, ...]:
         """Return the participants that are at any of the steps, in order of their ids."""
         return tuple(sorted(device for device, step in self.participants.items() if step in steps))
 
@@ -159,21 +160,21 @@ class RoundState:
 class CheckedIn:
     """Devices offer to take part; all that are there at once are named at once, so that chance chooses among them."""
 
-    device_ids: frozenset[str]
+    device_ids: frozenset[DeviceId]
 
 
 @dataclass(frozen=True)
 class Withdrew:
     """A candidate hung up before it was chosen."""
 
-    device_id: str
+    device_id: DeviceId
 
 
 @dataclass(frozen=True)
 class Trained:
     """A device has finished its local round."""
 
-    device_id: str
+    device_id: DeviceId
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Stepped:
     `is_enough` says that nobody else's part of this stage is needed.
     """
 
-    device_id: str
+    device_id: DeviceId
     stage: Stage
     is_enough: bool = False
 
@@ -192,21 +193,21 @@ class Stepped:
 class Uploaded:
     """A device's whole contribution was checked and lies on stable storage."""
 
-    device_id: str
+    device_id: DeviceId
 
 
 @dataclass(frozen=True)
 class Dropped:
     """The end of a stage left these devices without a part in the next ones."""
 
-    device_ids: frozenset[str]
+    device_ids: frozenset[DeviceId]
 
 
 @dataclass(frozen=True)
 class Left:
     """A device gave up, or its contribution was refused; `error_code` is a stable code of `mien.errors`."""
 
-    device_id: str
+    device_id: DeviceId
     error_code: str
 
 
@@ -267,8 +268,8 @@ Event = (
 class Selected:
     """These devices are asked to train; the other candidates are told to come back later."""
 
-    device_ids: tuple[str, ...]
-    passed_over: tuple[str, ...]
+    device_ids: tuple[DeviceId, ...]
+    passed_over: tuple[DeviceId, ...]
 
 
 @dataclass(frozen=True)
@@ -283,14 +284,14 @@ class StageEntered:
 class BecameLate:
     """The round went on without these devices: tell them so; they lose nothing."""
 
-    device_ids: tuple[str, ...]
+    device_ids: tuple[DeviceId, ...]
 
 
 @dataclass(frozen=True)
 class SumWanted:
     """Add up these devices' contributions, take the server's step, then report `Summed` or `SumFailed`."""
 
-    device_ids: tuple[str, ...]
+    device_ids: tuple[DeviceId, ...]
 
 
 Effect = Selected | StageEntered | BecameLate | SumWanted
@@ -354,7 +355,7 @@ def _uploaded(rules: RoundRules, state: RoundState, event: Uploaded, now: float)
 
 
 def _did_part(
-    rules: RoundRules, state: RoundState, device_id: str, stage: Stage, now: float, *, is_enough: bool = False
+    rules: RoundRules, state: RoundState, device_id: DeviceId, stage: Stage, now: float, *, is_enough: bool = False
 ) -> Transition:
     step, reached = _participating(state, device_id), STEP_OF[stage]
     if (_has_reached(step, reached) or step is Step.GONE) and state.stage is not Stage.ABORTED:
@@ -498,7 +499,7 @@ def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
     return state, (StageEntered(following, deadline), *effects)
 
 
-def _select(rules: RoundRules, state: RoundState, fresh: tuple[str, ...], now: float) -> Transition:
+def _select(rules: RoundRules, state: RoundState, fresh: tuple[DeviceId, ...], now: float) -> Transition:
     chosen = choose(fresh, rules.num_selected, rules.seed)
     passed_over = tuple(sorted(set(state.candidates) - set(chosen)))
     participants = dict.fromkeys(chosen, Step.SELECTED)
@@ -515,7 +516,7 @@ def _abort(state: RoundState, reason: str) -> Transition:
     return state, (StageEntered(Stage.ABORTED, math.inf),)
 
 
-def choose(candidates: Iterable[str], count: int, seed: int) -> tuple[str, ...]:
+def choose(candidates: Iterable[DeviceId], count: int, seed: int) -> tuple[DeviceId, ...]:
     """Return `count` of the candidates, each subset equally likely over seeds, in order of their ids."""
     ordered = sorted(candidates)
     if len(ordered) <= count:
@@ -524,11 +525,11 @@ def choose(candidates: Iterable[str], count: int, seed: int) -> tuple[str, ...]:
     return tuple(ordered[i] for i in sorted(picked))
 
 
-def _fresh(rules: RoundRules, state: RoundState, now: float) -> tuple[str, ...]:
+def _fresh(rules: RoundRules, state: RoundState, now: float) -> tuple[DeviceId, ...]:
     return tuple(device for device, seen in state.candidates.items() if now - seen <= rules.lease_s)
 
 
-def _participating(state: RoundState, device_id: str) -> Step:
+def _participating(state: RoundState, device_id: DeviceId) -> Step:
     """Return a participant's step; raises for a device that is not, or no longer, in the round."""
     step = state.participants.get(device_id)
     if step is None:
@@ -544,7 +545,7 @@ def _has_reached(step: Step, wanted: Step) -> bool:
     return step in ORDER and ORDER.index(step) >= ORDER.index(wanted)
 
 
-def _with_step(state: RoundState, device_id: str, step: Step) -> RoundState:
+def _with_step(state: RoundState, device_id: DeviceId, step: Step) -> RoundState:
     return replace(state, participants={**state.participants, device_id: step})
 
 

@@ -13,6 +13,7 @@ from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import METHODS
 from mien.methods.base import Method, Property, Requirements, reply_names
 from mien.protocol.canonical import model_from_json
+from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.protocol.replies import longest_reply
 from mien.protocol.rounds import BlobId
 from mien.records import from_mapping
@@ -50,10 +51,10 @@ class TaskPlan:
 
     def round_config(
         self,
-        task_id: str,
-        round_number: int,
-        attempt: int,
-        model_id: str,
+        task_id: TaskId,
+        round_number: RoundNumber,
+        attempt: AttemptNumber,
+        model_id: ModelId,
         l2_clip: float | None = None,
         *,
         shared: bytes = b"",
@@ -116,7 +117,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) 
     for each in (plan, plan.validators):
         if each is not None and task.privacy.is_masked:
             # What does not fit is refused now, not in the middle of a round.
-            each.round_config("0" * 16, 1, 1, "0" * 64)
+            each.round_config(TaskId("0" * 16), RoundNumber(1), AttemptNumber(1), ModelId("0" * 64))
     return plan
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mien.dp.ledger import Opening
 from mien.errors import ReplayError
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
 from mien.protocol.rounds import BlobId, Role, RoundRef, Stage
 from mien.rounds.machine import RoundState, Step
 
@@ -36,17 +37,17 @@ class ModelRecord:
     `population` and `changes` are None for an imported model. Once `removed_ms` is set its blobs are gone.
     """
 
-    model_id: str
+    model_id: ModelId
     spec_json: bytes = field(repr=False)
     layout_sha256: str
     theta: BlobId
     created_ms: int
     shard: BlobId | None = None
     changes: BlobId | None = None
-    parent_model_id: str | None = None
-    population: str | None = None
-    task_id: str | None = None
-    round: int | None = None
+    parent_model_id: ModelId | None = None
+    population: PopulationId | None = None
+    task_id: TaskId | None = None
+    round: RoundNumber | None = None
     removed_ms: int | None = None
 
 
@@ -58,14 +59,14 @@ class TaskRecord:
     the candidates in it are yet to be judged.
     """
 
-    task_id: str
+    task_id: TaskId
     name: str
-    population: str
+    population: PopulationId
     task_json: bytes = field(repr=False)
     idempotency_token: str = field(repr=False)
     state: TaskState
-    base_model_id: str
-    model_id: str
+    base_model_id: ModelId
+    model_id: ModelId
     submitted_by: str
     created_ms: int
     reason: str = ""
@@ -102,16 +103,16 @@ class RoundRecord:
     numbers cohorts in the order in which they were opened.
     """
 
-    id: int
-    task_id: str
-    round: int
-    attempt: int
+    id: RoundId
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
     stage: Stage
     deadline_ms: int | None
-    base_model_id: str
+    base_model_id: ModelId
     started_ms: int
     reason: str = ""
-    model_id: str | None = None
+    model_id: ModelId | None = None
     num_selected: int = 0
     num_trained: int = 0
     num_reports: int = 0
@@ -132,8 +133,8 @@ class RoundRecord:
 class UploadRecord:
     """A contribution that a device announced, and whether it counts."""
 
-    round_id: int
-    device_id: str
+    round_id: RoundId
+    device_id: DeviceId
     blob: BlobId
     is_committed: bool
 
@@ -151,7 +152,7 @@ class UploadRecord:
 class StepRecord:
     """A device's message of one stage of secure aggregation, as it was accepted; its vector lies in the spool."""
 
-    device_id: str
+    device_id: DeviceId
     stage: Stage
     message: bytes = field(repr=False)
 
@@ -160,8 +161,8 @@ class StepRecord:
 class ReleaseRecord:
     """A model put in force, for one population or (None) for all, and for that share of its devices."""
 
-    model_id: str
-    population: str | None
+    model_id: ModelId
+    population: PopulationId | None
     released_ms: int
     released_by: str
     share: float = 1.0
@@ -181,9 +182,9 @@ class CandidateState(StrEnum):
 class CandidateRecord:
     """Candidate: a task's model that is offered for release, its state, and the server state to go back to with it."""
 
-    model_id: str
-    task_id: str
-    round: int
+    model_id: ModelId
+    task_id: TaskId
+    round: RoundNumber
     state: CandidateState
     offered_ms: int
     arrays_sha256: str | None = None
@@ -197,7 +198,7 @@ class BundleRecord:
     """A release as the operator's release key signed it; `spec_json` is the description that the signature covers."""
 
     sequence: int
-    model_id: str
+    model_id: ModelId
     manifest_json: bytes = field(repr=False)
     signature: bytes = field(repr=False)
     spec_json: bytes = field(repr=False)
@@ -209,7 +210,7 @@ class BundleRecord:
 class EvaluationRecord:
     """A measurement of a model with its provenance, as canonical JSON."""
 
-    model_id: str
+    model_id: ModelId
     record_json: bytes = field(repr=False)
     made_ms: int
     made_by: str
@@ -219,8 +220,8 @@ class EvaluationRecord:
 class DeviceRecord:
     """A device that has called."""
 
-    device_id: str
-    population: str
+    device_id: DeviceId
+    population: PopulationId
     software: str
     first_seen_ms: int
     last_seen_ms: int
@@ -231,8 +232,8 @@ class DeviceRecord:
 class DeviceCall(NamedTuple):
     """A call of a device: `told_json` holds its capabilities as canonical JSON, empty where it sent none."""
 
-    device_id: str
-    population: str
+    device_id: DeviceId
+    population: PopulationId
     software: str
     told_json: str = ""
 
@@ -241,9 +242,9 @@ class DeviceCall(NamedTuple):
 class SumOpening:
     """A sum that can be opened from now on, for the privacy ledger of a population; `device_ids` are in it."""
 
-    population: str
+    population: PopulationId
     opening: Opening
-    device_ids: tuple[str, ...]
+    device_ids: tuple[DeviceId, ...]
 
 
 @dataclass(frozen=True)
@@ -259,9 +260,9 @@ class RoundChange:
 
     record: RoundRecord
     state: RoundState
-    steps: Mapping[str, Step] = field(default_factory=dict)
-    error_codes: Mapping[str, str] = field(default_factory=dict)
-    committed: tuple[str, ...] = ()
+    steps: Mapping[DeviceId, Step] = field(default_factory=dict)
+    error_codes: Mapping[DeviceId, str] = field(default_factory=dict)
+    committed: tuple[DeviceId, ...] = ()
     messages: tuple[StepRecord, ...] = ()
     sum_opening: SumOpening | None = None
     next_clip: float | None = None

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from mien.errors import ConfigError
+from mien.protocol.ids import DeviceId, ModelId, PopulationId
 from mien.rounds.records import CandidateRecord, CandidateState, ModelRecord, ReleaseRecord
 
 History = Sequence[ReleaseRecord]
@@ -40,7 +41,7 @@ class Standing:
     reason: str = ""
 
 
-def place(device_id: str, model_id: str) -> float:
+def place(device_id: DeviceId, model_id: ModelId) -> float:
     """Return a device's place in [0, 1) in the roll-out of a model: it is among the first 10 % if that is below 0.1.
 
     Fixed by the two ids, so that a share that grows keeps those who have the model, and other models' first are others.
@@ -60,7 +61,7 @@ def check_comparable(model: ModelRecord, other: ModelRecord) -> None:
         )
 
 
-def in_force(history: History, device_id: str | None = None) -> ReleaseRecord | None:
+def in_force(history: History, device_id: DeviceId | None = None) -> ReleaseRecord | None:
     """Return the release that is a device's, or without one that of all who are in no partial roll-out.
 
     Only the newest release can be partial and in force: a later one of any kind ends it.
@@ -72,13 +73,13 @@ def in_force(history: History, device_id: str | None = None) -> ReleaseRecord | 
     return newest if is_for else next((release for release in reversed(history) if release.share >= 1), None)
 
 
-def in_force_everywhere(releases: History) -> list[tuple[str | None, ReleaseRecord, float]]:
+def in_force_everywhere(releases: History) -> list[tuple[PopulationId | None, ReleaseRecord, float]]:
     """Return each population (None: those without releases of their own) with the releases that its phones have.
 
     `releases` are all there are. Beside each stands the share of the phones; the newest comes before what the others
     have.
     """
-    found: list[tuple[str | None, ReleaseRecord, float]] = []
+    found: list[tuple[PopulationId | None, ReleaseRecord, float]] = []
     for population in sorted({release.population for release in releases}, key=lambda name: name or ""):
         history = history_of(releases, population)
         newest, base = history[-1], in_force(history)
@@ -88,13 +89,13 @@ def in_force_everywhere(releases: History) -> list[tuple[str | None, ReleaseReco
     return found
 
 
-def before(history: History) -> str | None:
+def before(history: History) -> ModelId | None:
     """Return the model that a roll-back puts in force; None where there is none to go back to.
 
     That is the one that all others still have while a roll-out is partial, else the one before. Rolling back again goes
     one further: a model that was rolled back from does not come back.
     """
-    stack: list[str] = []
+    stack: list[ModelId] = []
     for release in history:
         if release.share < 1:
             continue
@@ -107,12 +108,12 @@ def before(history: History) -> str | None:
     return stack[-2] if len(stack) > 1 else None
 
 
-def history_of(releases: Iterable[ReleaseRecord], population: str | None) -> History:
+def history_of(releases: Iterable[ReleaseRecord], population: PopulationId | None) -> History:
     """Return the releases that concern a population (None: those for all)."""
     return [release for release in releases if release.population in (None, population)]
 
 
-def rolled_back(releases: History, population: str | None) -> list[tuple[str, ReleaseRecord]]:
+def rolled_back(releases: History, population: PopulationId | None) -> list[tuple[ModelId, ReleaseRecord]]:
     """Return the releases that take back a population's newest one, each with the newest one's model before it.
 
     `releases` are all there are. Where the newest one is for all, every population goes back to what it had itself,
@@ -138,7 +139,7 @@ def rolled_back(releases: History, population: str | None) -> list[tuple[str, Re
 
 def standings(
     models: Iterable[ModelRecord], releases: History, candidates: Iterable[CandidateRecord]
-) -> dict[str, Standing]:
+) -> dict[ModelId, Standing]:
     """Return each model's standing, by id, given all releases and all candidates, oldest first."""
     shares = _shares(releases)
     offered = {candidate.model_id: candidate for candidate in candidates}
@@ -146,16 +147,16 @@ def standings(
     return {model.model_id: _standing(model, shares, once, offered.get(model.model_id)) for model in models}
 
 
-def _shares(releases: History) -> dict[str, float]:
+def _shares(releases: History) -> dict[ModelId, float]:
     """Return the models in force for any population, and for which share of it; the largest of several."""
-    shares: dict[str, float] = {}
+    shares: dict[ModelId, float] = {}
     for _, release, share in in_force_everywhere(releases):
         shares[release.model_id] = max(shares.get(release.model_id, 0.0), share)
     return shares
 
 
 def _standing(
-    model: ModelRecord, shares: dict[str, float], once: Collection[str], candidate: CandidateRecord | None
+    model: ModelRecord, shares: dict[ModelId, float], once: Collection[ModelId], candidate: CandidateRecord | None
 ) -> Standing:
     reason = "" if candidate is None else candidate.reason
     if model.model_id in shares:

@@ -12,6 +12,7 @@ from mien.evaluation.fleet import FleetFigures
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods.federated_evaluation import EvaluationOptions, privacy_of
 from mien.protocol.canonical import model_from_json, parse_json, to_canonical_json
+from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, TaskId
 from mien.records import from_mapping, to_mapping
 from mien.specs import DeadlineSpec, TaskSpec, Threshold
 
@@ -50,17 +51,17 @@ class RollOutRecord:
     """
 
     id: int
-    model_id: str
-    reference_model_id: str
-    population: str
+    model_id: ModelId
+    reference_model_id: ModelId
+    population: PopulationId
     spec_json: bytes = field(repr=False)
     state: RollOutState
     stage: int
-    attempt: int
+    attempt: AttemptNumber
     started_ms: int
     started_by: str
     changed_ms: int
-    task_id: str | None = None
+    task_id: TaskId | None = None
     reason: str = ""
     figures: Mapping[str, float] = field(default_factory=dict)
     version: int = 1
@@ -90,7 +91,7 @@ def spec_from_json(data: bytes) -> RollOutSpec:
 # What is asked
 
 
-def threshold_for(spec_json: bytes, model_id: str, fmr: float) -> Threshold:
+def threshold_for(spec_json: bytes, model_id: ModelId, fmr: float) -> Threshold:
     """Return the threshold of phones at a false match rate: as `device_sdk.people.recogniser.operating_point`.
 
     Raises ConfigError for a model without one.
@@ -109,9 +110,9 @@ def evaluation_task(
     spec: RollOutSpec,
     *,
     name: str,
-    model_id: str,
+    model_id: ModelId,
     threshold: float,
-    reference: tuple[str, float] | None = None,
+    reference: tuple[ModelId, float] | None = None,
     share: float = 1.0,
 ) -> TaskSpec:
     """Return the task in which phones measure a model and, where a reference is given, that one beside it."""
@@ -174,7 +175,7 @@ def answered(roll_out: RollOutRecord, found: FleetFigures, reasons: Sequence[str
 
 def widened(roll_out: RollOutRecord) -> Move:
     """Return a roll-out at its next stage: over where that is everybody."""
-    after = replace(roll_out, stage=roll_out.stage + 1, attempt=1, task_id=None, reason="")
+    after = replace(roll_out, stage=roll_out.stage + 1, attempt=AttemptNumber(1), task_id=None, reason="")
     is_all = after.spec.stages[after.stage] >= 1
     state = RollOutState.DONE if is_all else RollOutState.EVALUATING
     return Move(replace(after, state=state, reason="done; all phones have it" if is_all else ""), widens=True)
@@ -186,7 +187,9 @@ def continued(roll_out: RollOutRecord) -> Move:
         return widened(roll_out)
     if roll_out.state is not RollOutState.HELD:
         raise ConfigError(f"roll-out {roll_out.id} is {roll_out.state}; only one that is passed or held waits for you")
-    after = replace(roll_out, state=RollOutState.EVALUATING, attempt=roll_out.attempt + 1, task_id=None, reason="")
+    after = replace(
+        roll_out, state=RollOutState.EVALUATING, attempt=AttemptNumber(roll_out.attempt + 1), task_id=None, reason=""
+    )
     return Move(after)
 
 

@@ -14,6 +14,7 @@ from mien.errors import NonFiniteError
 from mien.layout import Vector, model_id
 from mien.methods.base import ServerState, Validation
 from mien.protocol.canonical import model_to_json
+from mien.protocol.ids import ModelId
 from mien.rounds.plan import TaskPlan
 
 Candidates = NDArray[np.float32]
@@ -27,7 +28,7 @@ class ClosedRound:
     """
 
     state: ServerState = field(repr=False)
-    model_id: str
+    model_id: ModelId
     spec_json: bytes = field(repr=False)
     num_reports: int
     metrics: Mapping[str, float]
@@ -102,7 +103,7 @@ def _closed(
     spec = replace(plan.spec, thresholds=())  # a threshold belongs to the model it was measured on
     return ClosedRound(
         state=replace(after, theta=theta, rounds=state.rounds + 1),
-        model_id=model_id(plan.layout.sha256, theta),
+        model_id=ModelId(model_id(plan.layout.sha256, theta)),
         spec_json=model_to_json(spec, plan.layout),
         num_reports=num_reports,
         metrics=metrics,

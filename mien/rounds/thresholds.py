@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.protocol.canonical import model_from_json
+from mien.protocol.ids import ModelId
 from mien.specs import Threshold
 
 PHONES_MAX_FMR: Final = 1e-3
@@ -34,7 +35,7 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
     ]
 
 
-def decides(spec_json: bytes, model_id: str) -> bool:
+def decides(spec_json: bytes, model_id: ModelId) -> bool:
     """Return whether a model carries a threshold of its own with which phones decide."""
     spec, _ = model_from_json(spec_json)
     return any(known.model_id == model_id and known.fmr <= PHONES_MAX_FMR for known in spec.thresholds)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
+from mien.protocol.ids import RoundNumber
 from mien.protocol.rounds import Role
 from mien.rounds.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
@@ -45,7 +46,13 @@ def offered(
         return None  # a round that only measured has made no model
     state = CandidateState.WAITING if has_gates else CandidateState.UNCHECKED
     return CandidateRecord(
-        model.model_id, task.task_id, task.rounds_closed, state, now_ms, task.arrays_sha256, task.revealed_sha256
+        model.model_id,
+        task.task_id,
+        RoundNumber(task.rounds_closed),
+        state,
+        now_ms,
+        task.arrays_sha256,
+        task.revealed_sha256,
     )
 
 

@@ -41,6 +41,7 @@ from functools import cached_property
 from typing import Final
 
 from mien.errors import ConfigError, CorruptDataError, VersionError
+from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.secagg.canonical import HASH_BYTES, ID_BYTES, tagged_hash
 from mien.secagg.graph import MAX_DEVICES, MAX_NEIGHBOURS, Profile
 from mien.secagg.keys import Suite
@@ -122,8 +123,8 @@ class AttemptId:
     """One attempt of one round of a task; attempts of a task are ordered by round, then attempt."""
 
     task_id: bytes
-    round: int
-    attempt: int
+    round: RoundNumber
+    attempt: AttemptNumber
 
     @property
     def order(self) -> tuple[int, int]:
@@ -137,8 +138,8 @@ class RoundConfig:
 
     task_id: bytes
     task_sha256: bytes
-    round: int
-    attempt: int
+    round: RoundNumber
+    attempt: AttemptNumber
     model_sha256: bytes
     layout_sha256: bytes
     statement_sha256: bytes

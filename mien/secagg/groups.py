@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from mien.contribution import Total
 from mien.errors import CohortError
+from mien.protocol.ids import DeviceId
 
 GroupMean = Literal["mean", "trimmed_mean", "median"]
 TRIMMED_SHARE: Final = 0.25
@@ -29,7 +30,7 @@ MIN_ROBUST_GROUPS: Final = 3
 _BLOCK: Final = 65536
 
 
-def deal(devices: Iterable[str], groups: int, seed: int) -> tuple[frozenset[str], ...]:
+def deal(devices: Iterable[DeviceId], groups: int, seed: int) -> tuple[frozenset[DeviceId], ...]:
     """Return the devices dealt into groups of equal size but for one, in an order that only `seed` settles.
 
     A device's place depends on its id and the seed alone relative to the others', so that both survive a restart.

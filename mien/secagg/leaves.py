@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError
+from mien.protocol.ids import PopulationId
 from mien.secagg.canonical import ID_BYTES
 from mien.secagg.keys import VerifiedLeaf, VerifyLeaf, identity_id
 
@@ -36,7 +37,7 @@ _UNREADABLE: Final = (
 )
 
 
-def leaf_verifier(authority: x509.Certificate, population: str, now: Callable[[], datetime]) -> VerifyLeaf:
+def leaf_verifier(authority: x509.Certificate, population: PopulationId, now: Callable[[], datetime]) -> VerifyLeaf:
     """Return the check of a cohort's leaf certificates: issued by `authority` for a device of `population`, valid now.
 
     The check returns the device's id and identity key, and raises CertificateError for everything else.
@@ -84,7 +85,7 @@ def _check_path(leaf: x509.Certificate, store: Store, now: datetime) -> None:
         raise CertificateError("a certificate in the cohort is not a device's; leave this round") from error
 
 
-def _named_device(leaf: x509.Certificate, population: str) -> VerifiedLeaf:
+def _named_device(leaf: x509.Certificate, population: PopulationId) -> VerifiedLeaf:
     try:
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         uris = names.get_values_for_type(x509.UniformResourceIdentifier)

@@ -21,6 +21,7 @@ from mien.dp.clipping import bit_noise, next_clip, update_multiplier
 from mien.dp.ledger import Opening
 from mien.dp.mechanisms import RandomBytes, discrete_gaussian, skellam_share
 from mien.errors import ConfigError, ViolationError
+from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.secagg.config import CohortTerms, Mechanism, NoiseTerms, RoundConfig
 from mien.secagg.quantise import NumberFormat, as_float32
 from mien.secagg.vector import Addends, OpenedSum, check_norm
@@ -130,7 +131,12 @@ def release(config: RoundConfig, dp: DpSpec) -> Release | None:
 
 
 def opening(
-    task: TaskSpec, task_id: str, round_: int, attempt: int, config: RoundConfig | None, num_survivors: int = 0
+    task: TaskSpec,
+    task_id: TaskId,
+    round_: RoundNumber,
+    attempt: AttemptNumber,
+    config: RoundConfig | None,
+    num_survivors: int = 0,
 ) -> Opening:
     """Return the ledger's opening of an attempt's sums; `config` is None where updates are not masked.
 

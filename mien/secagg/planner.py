@@ -13,6 +13,7 @@ from typing import Final, Self
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_sha256
+from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
 from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig, StageDeadlines
 from mien.secagg.graph import Profile, default_neighbourhood, resolve
@@ -84,8 +85,8 @@ class RoundIds:
     """Ids of an attempt, its round and their files: raw ids and hashes as `RoundConfig` holds them."""
 
     task_id: bytes
-    round: int
-    attempt: int
+    round: RoundNumber
+    attempt: AttemptNumber
     model_sha256: bytes
     statement_sha256: bytes
 
@@ -93,11 +94,11 @@ class RoundIds:
     def of(
         cls,
         task: TaskSpec,
-        task_id: str,
-        round_number: int,
-        attempt: int,
+        task_id: TaskId,
+        round_number: RoundNumber,
+        attempt: AttemptNumber,
         model: ModelSpec,
-        model_id: str,
+        model_id: ModelId,
         *,
         public_shard: str = "",
         shared: bytes = b"",

@@ -15,6 +15,7 @@ from typing import Final, Literal, Protocol, Self
 from mien.contribution import Contribution, ContributionLayout, Total
 from mien.dp.accountant import epsilon_rdp
 from mien.errors import BudgetExceededError, ConfigError
+from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
 from mien.secagg.noise import noise_allowance, noised, release
@@ -23,7 +24,7 @@ from mien.secagg.vector import ContributionMap
 from mien.specs import TaskSpec
 
 Sums = Literal["exact", "ring"]
-NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+NOBODY: Final = RoundIds(bytes(16), RoundNumber(1), AttemptNumber(1), bytes(32), bytes(32))
 
 
 class CohortSum(Protocol):

@@ -10,13 +10,14 @@ from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import find_method
+from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.protocol.rounds import Stage
 from mien.secagg.planner import RoundIds, StageBytes, largest_group, plan_round, stage_bytes
 from mien.specs import TaskSpec
 from simulation.faces.models import Model
 from simulation.fleet.profile import Work
 
-_NOBODY: Final = RoundIds(bytes(16), 1, 1, bytes(32), bytes(32))
+_NOBODY: Final = RoundIds(bytes(16), RoundNumber(1), AttemptNumber(1), bytes(32), bytes(32))
 _DIM: Final = 128
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from mien.errors import MienError
+from mien.protocol.ids import DeviceId, ModelId, PopulationId, RoundId, TaskId
 from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
@@ -42,7 +43,8 @@ from mien.rounds.records import RoundRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
 from simulation.fleet.masking import EmulatedSums
 
-TASK_ID: Final = "f1ee70000000000f"
+TASK_ID: Final = TaskId("f1ee70000000000f")
+_NONE: Final = ModelId("")
 _NO_SHARES: Final = "a secret lacks shares; nothing was opened, the round is repeated"
 
 
@@ -102,11 +104,13 @@ class Desk:
     """One task's coordinator. Every call names the time, which never goes back."""
 
     def __init__(
-        self, task: TaskSpec, listener: Listener, *, max_aborted: int, closing_s: float, task_id: str = TASK_ID
+        self, task: TaskSpec, listener: Listener, *, max_aborted: int, closing_s: float, task_id: TaskId = TASK_ID
     ) -> None:
         self.task, self._listener = task, listener
         self._max_aborted, self._closing_s = max_aborted, closing_s
-        record = TaskRecord(task_id, task.name, task.population, b"", "", TaskState.RUNNING, "", "", "", 0)
+        record = TaskRecord(
+            task_id, task.name, PopulationId(task.population), b"", "", TaskState.RUNNING, _NONE, _NONE, "", 0
+        )
         self._rules = CohortRules(record, task)
         count = 1 if task.asynchronous is None else task.asynchronous.max_concurrency
         self.cohorts = tuple(DeskCohort(self, index) for index in range(count))
@@ -122,7 +126,7 @@ class Desk:
 
     # What phones ask
 
-    def cohort_for(self, device: str) -> DeskCohort | None:
+    def cohort_for(self, device: DeviceId) -> DeskCohort | None:
         """Return the first cohort that a device which checks in is offered to, as `Engine.check_in` does."""
         for cohort in self.cohorts:
             if self._rules.wants_devices(cohort) and not self._rules.is_busy(device, cohort):
@@ -134,7 +138,7 @@ class Desk:
         """True while any device that checks in could be chosen."""
         return any(self._rules.wants_devices(cohort) for cohort in self.cohorts)
 
-    def check_in(self, cohort: DeskCohort, devices: Iterable[str], now: float) -> None:
+    def check_in(self, cohort: DeskCohort, devices: Iterable[DeviceId], now: float) -> None:
         """Offer devices to a cohort, all at once; the first ones open an attempt."""
         if not self._rules.wants_devices(cohort):
             return
@@ -179,7 +183,7 @@ class Desk:
         rules = RoundRules.of(self.task, task_id=self.record.task_id, round_number=number, attempt=attempt)
         state, _ = open_round(rules, now)
         record = RoundRecord(
-            self._num_rounds, self.record.task_id, number, attempt, state.stage, None, "", round(now * 1000)
+            RoundId(self._num_rounds), self.record.task_id, number, attempt, state.stage, None, _NONE, round(now * 1000)
         )
         cohort.attempt = DeskAttempt(record, state, rules)
 

@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from mien.protocol.ids import DeviceId, TaskId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import (
     COUNTED,
@@ -88,7 +89,7 @@ class Fleet:
         *,
         until_s: float,
         seed: int = 0,
-        task_id: str = TASK_ID,
+        task_id: TaskId = TASK_ID,
         draw: Callable[[], float] | None = None,
         look_every_s: float = LOOK_EVERY_S,
     ) -> None:
@@ -244,7 +245,7 @@ class Fleet:
         """Offer phones whose check-ins are held to the cohorts that want them, each cohort's all at once."""
         if not self._desk.wants_devices:
             return
-        offers: dict[int, list[str]] = {}
+        offers: dict[int, list[DeviceId]] = {}
         for phone in phones:
             held, name = self._held.get(phone), self._phones.name(phone)
             cohort = None if held is None else self._desk.cohort_for(name)
@@ -385,7 +386,7 @@ class Fleet:
             elif effect.stage in self._phones.cost.stages and effect.stage is change.after.stage:
                 self._are_asked(effect.stage, change)
 
-    def _are_chosen(self, names: Iterable[str], change: Change, attempt: Attempt) -> None:
+    def _are_chosen(self, names: Iterable[DeviceId], change: Change, attempt: Attempt) -> None:
         cohort, record = change.cohort, change.attempt.record
         attempt.selected_s, attempt.base_version = self.now, record.base_version
         for name in names:
@@ -414,7 +415,7 @@ class Fleet:
             job.attempt.received_bytes += self._phones.cost.stages[stage].received
             self._work(phone, job, self._phones.stage_s(phone, stage))
 
-    def _is_late(self, name: str, change: Change, attempt: Attempt) -> None:
+    def _is_late(self, name: DeviceId, change: Change, attempt: Attempt) -> None:
         phone = self._phones.number(name)
         job = self._jobs.get(phone)
         if job is None or job.attempt is not attempt:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from mien.errors import CohortError
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import PATHS
 from mien.secagg.graph import Graph, Neighbourhood, default_neighbourhood
@@ -24,12 +25,12 @@ from mien.specs import TaskSpec
 class _Group:
     """One sum: its devices, and their places on the roster once that is closed."""
 
-    members: frozenset[str]
-    done: dict[Stage, set[str]] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    members: frozenset[DeviceId]
+    done: dict[Stage, set[DeviceId]] = field(default_factory=dict)
+    places: dict[DeviceId, int] = field(default_factory=dict)
     graph: Graph = field(default_factory=lambda: Graph(0, 0, b""))
     hood: Neighbourhood = field(default_factory=lambda: Neighbourhood(0, 0))
-    proved: frozenset[str] = frozenset()
+    proved: frozenset[DeviceId] = frozenset()
 
     def at(self, stage: Stage) -> set[int]:
         """Return the places of those who did their part of a stage."""
@@ -39,7 +40,7 @@ class _Group:
 class EmulatedSums:
     """The sums of one attempt, stage by stage, as `coordinator.rounds.masked.MaskedRound` leads them."""
 
-    def __init__(self, task: TaskSpec, devices: Collection[str], seed: int) -> None:
+    def __init__(self, task: TaskSpec, devices: Collection[DeviceId], seed: int) -> None:
         """`seed` deals devices into groups and draws graphs."""
         self.stage = Stage.KEYS
         self._task, self._seed = task, seed
@@ -47,7 +48,7 @@ class EmulatedSums:
         self._path = PATHS[task.privacy.secure_aggregation][1:]
         self._groups = [_Group(members) for members in deal(devices, task.privacy.groups, seed)]
 
-    def accept(self, device: str, stage: Stage) -> None:
+    def accept(self, device: DeviceId, stage: Stage) -> None:
         """Take a device's part of the open stage."""
         for group in self._groups:
             if device in group.members:
@@ -59,12 +60,12 @@ class EmulatedSums:
             return True
         return any(device in group.proved for group in self._groups)
 
-    def close(self, stage: Stage) -> frozenset[str]:
+    def close(self, stage: Stage) -> frozenset[DeviceId]:
         """End a stage and open the next; return the devices of groups that are too small to go on.
 
         Raises CohortError where too few groups can go on.
         """
-        lost, failure = frozenset[str](), None
+        lost, failure = frozenset[DeviceId](), None
         for group in tuple(self._groups):
             try:
                 self._close(group, stage)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Stage
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost
@@ -63,11 +64,11 @@ class Phones(Protocol):
         """Time that a phone takes to come again after a round."""
         ...
 
-    def name(self, phone: int) -> str:
+    def name(self, phone: int) -> DeviceId:
         """Return a phone's device id."""
         ...
 
-    def number(self, name: str) -> int:
+    def number(self, name: DeviceId) -> int:
         """Return the phone of a device id."""
         ...
 
@@ -137,11 +138,11 @@ class DrawnPhones:
         held = held if images is None else np.array(images, np.float32)
         self._images: NDArray[np.int16] = np.clip(np.rint(held), 1, 10_000).astype(np.int16)
 
-    def name(self, phone: int) -> str:
+    def name(self, phone: int) -> DeviceId:
         """Return a phone's device id."""
-        return f"{phone:08d}"
+        return DeviceId(f"{phone:08d}")
 
-    def number(self, name: str) -> int:
+    def number(self, name: DeviceId) -> int:
         """Return the phone of a device id."""
         return int(name)
 

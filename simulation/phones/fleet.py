@@ -23,6 +23,7 @@ from device_sdk.server.identity import Identity
 from device_sdk.server.join import join
 from mien.errors import MienError, NotFoundError
 from mien.methods.base import Crops, Runtime
+from mien.protocol.ids import DeviceId
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef, Wait
 from mien.secagg.keys import RandomBytes
@@ -80,7 +81,7 @@ class Chance:
     """Sources of a phone's randomness: secrets of the operating system, and the seeds of local rounds."""
 
     random_bytes: RandomBytes = staticmethod(secret_bytes)
-    local_seed: Callable[[str, TaskSpec, RoundRef], int] = staticmethod(local_seed)
+    local_seed: Callable[[DeviceId, TaskSpec, RoundRef], int] = staticmethod(local_seed)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from mien.contribution import ContributionLayout
 from mien.errors import LateError, MienError, UnavailableError
 from mien.protocol import PROTOCOL_VERSIONS
 from mien.protocol.canonical import task_from_json, task_sha256
+from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.status import from_rpc_error
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.secagg import (
@@ -51,8 +52,8 @@ _T = TypeVar("_T")
 class DeviceCredentials:
     """What a device holds after joining; certificates and key are PEM, the id is 64 hexadecimal digits."""
 
-    device_id: str
-    population: str
+    device_id: DeviceId
+    population: PopulationId
     coordinator_ca: bytes
     chain: bytes
     key: bytes = field(repr=False)
@@ -333,7 +334,8 @@ class FakeDevice:
         `layout` is the contribution's, by default that on the tiny model; `shared` are the words of the method's reply.
         """
         ref, layout = assignment.round, layout or layout_of(task)
-        ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id, shared=shared)
+        names = TaskId(ref.task_id), RoundNumber(ref.round), AttemptNumber(ref.attempt)
+        ids = RoundIds.of(task, *names, SPEC, ModelId(assignment.model_id), shared=shared)
         vector = ContributionMap(layout).vector_layout
         known = Assignment(
             ids.task_id,

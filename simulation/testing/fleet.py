@@ -24,6 +24,7 @@ from coordinator.operator.client import Coordinator, connect
 from coordinator.store.store import Store
 from mien.layout import Vector
 from mien.protocol.canonical import model_to_json
+from mien.protocol.ids import ModelId, PopulationId
 from mien.shell.clock import Clock
 from simulation.testing.device import DeviceCredentials, FakeDevice, patiently
 from simulation.testing.ports import free_port
@@ -131,10 +132,10 @@ class FakeFleet:
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
         issuer = authority or self.registrar
-        leaf = pki.issue_device_leaf(issuer, key.public_key(), population, self.now)
+        leaf = pki.issue_device_leaf(issuer, key.public_key(), PopulationId(population), self.now)
         return DeviceCredentials(
             device_id=pki.device_id(key.public_key()),
-            population=population,
+            population=PopulationId(population),
             coordinator_ca=self.home.public(self.home.ca_path),
             chain=pki.to_pem(leaf) + issuer.certificate_pem,
             key=pki.key_to_pem(key),
@@ -178,7 +179,7 @@ class FakeFleet:
     def theta(self, model_id: str) -> Vector:
         """Return a model's parameters as they lie on disk, (P,) float32; raises NotFoundError for an unknown one."""
         with self.store() as store:
-            sha256 = store.model(model_id).theta.sha256
+            sha256 = store.model(ModelId(model_id)).theta.sha256
         return np.fromfile(self.home.folder / "models" / sha256[:2] / sha256, "<f4")
 
     def log_records(self, event: str) -> list[dict[str, Any]]:

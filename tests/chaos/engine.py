@@ -26,6 +26,7 @@ from typing import Any, Final
 from coordinator.store.blobs import BlobStore
 from coordinator.store.store import Store
 from mien.errors import UnavailableError
+from mien.protocol.ids import TaskId
 from mien.rounds.records import RoundRecord
 from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, TaskSpec
 from simulation.testing import FakeFleet, free_port, masked_task, patiently, tiny_task
@@ -192,7 +193,7 @@ class Site:
 
         def follow(store: Store, _models: BlobStore) -> None:
             for task_id in self._tasks:
-                self.auditor.follow(store, task_id)
+                self.auditor.follow(store, TaskId(task_id))
 
         await self.with_store(follow)
         for population, count in (("plain", scenario.plain), ("masked", scenario.masked), ("waves", scenario.waves)):

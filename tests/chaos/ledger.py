@@ -17,6 +17,7 @@ from coordinator.store.store import Store
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import MienError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber, TaskId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import COUNTED
 from mien.rounds.records import RoundRecord
@@ -28,12 +29,12 @@ from tests.integration.test_rounds import expected_theta
 class Attempt(NamedTuple):
     """One attempt of one round of a task."""
 
-    task_id: str
-    round: int
-    attempt: int
+    task_id: TaskId
+    round: RoundNumber
+    attempt: AttemptNumber
 
 
-def true_contribution(task: TaskSpec, device_id: str, attempt: Attempt) -> bytes:
+def true_contribution(task: TaskSpec, device_id: DeviceId, attempt: Attempt) -> bytes:
     """Return what a device has to say in an attempt: it follows from nothing else, so it can be made again."""
     return contribution(task, int(device_id[:8], 16), attempt.round, attempt.attempt)
 
@@ -42,21 +43,21 @@ def true_contribution(task: TaskSpec, device_id: str, attempt: Attempt) -> bytes
 class Ledger:
     """What devices were told: which uploads were acknowledged, and how their rounds ended."""
 
-    acknowledged: dict[Attempt, set[str]] = field(default_factory=dict)
-    endings: dict[tuple[Attempt, str], str] = field(default_factory=dict)
+    acknowledged: dict[Attempt, set[DeviceId]] = field(default_factory=dict)
+    endings: dict[tuple[Attempt, DeviceId], str] = field(default_factory=dict)
     contradictions: list[str] = field(default_factory=list)
 
-    def acknowledge(self, attempt: Attempt, device_id: str) -> None:
+    def acknowledge(self, attempt: Attempt, device_id: DeviceId) -> None:
         """Note that the coordinator said: your contribution counts."""
         self.acknowledged.setdefault(attempt, set()).add(device_id)
 
-    def ended(self, attempt: Attempt, device_id: str, ending: str) -> None:
+    def ended(self, attempt: Attempt, device_id: DeviceId, ending: str) -> None:
         """Note how a device was told that its round ended: closed, aborted, or late (it went on without the device)."""
         before = self.endings.setdefault((attempt, device_id), ending)
         if before != ending:
             self.contradictions.append(f"{attempt}: told {before} first and {ending} later")
 
-    def untold(self) -> list[tuple[Attempt, str]]:
+    def untold(self) -> list[tuple[Attempt, DeviceId]]:
         """Return the acknowledged uploads of whose round's end their device has not heard."""
         everybody = ((attempt, device) for attempt, devices in self.acknowledged.items() for device in sorted(devices))
         return [each for each in everybody if each not in self.endings]
@@ -82,14 +83,14 @@ class Auditor:
 
     def __init__(self, ledger: Ledger, say: Callable[[str], None] = lambda _text: None) -> None:
         self._ledger, self._say = ledger, say
-        self._tasks: dict[str, _Progress] = {}
+        self._tasks: dict[TaskId, _Progress] = {}
         self.lost: list[str] = []
         self.wrong: list[str] = []
         self.num_closed: Counter[str] = Counter()
         self.num_aborted: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
 
-    def follow(self, store: Store, task_id: str) -> None:
+    def follow(self, store: Store, task_id: TaskId) -> None:
         """Begin to check a task that has just been submitted."""
         record = store.task(task_id)
         self._tasks[task_id] = _Progress(task_from_json(record.task_json), THETA, [record.base_model_id])
@@ -149,7 +150,9 @@ class Auditor:
         self._check_sum(progress, attempt, members, found, behind=len(progress.model_ids) - 1 - record.base_version)
         progress.model_ids.append(record.model_id)
 
-    def _check_sum(self, progress: _Progress, attempt: Attempt, members: list[str], found: Any, *, behind: int) -> None:
+    def _check_sum(
+        self, progress: _Progress, attempt: Attempt, members: list[DeviceId], found: Any, *, behind: int
+    ) -> None:
         """Compare the model with the plain weighted mean of exactly the members' contributions.
 
         That of a cohort whose base is `behind` models old weighs 1/sqrt(1 + behind).
@@ -179,16 +182,16 @@ class Auditor:
         self._check_logs(store)
         self._check_blobs(store, models)
 
-    def _check_cohorts(self, store: Store, models: BlobStore, task_id: str, progress: _Progress) -> None:
+    def _check_cohorts(self, store: Store, models: BlobStore, task_id: TaskId, progress: _Progress) -> None:
         """Check the closed rounds of a task in asynchronous mode in the order in which the audit log has them."""
         for entry in store.audit(lambda log, db: log.read(db)):
             if entry.action == "round.closed" and entry.subject.startswith(f"{task_id}/"):
                 _, number, attempt = entry.subject.split("/")
-                record = store.round(task_id, int(number), int(attempt))
+                record = store.round(task_id, RoundNumber(int(number)), AttemptNumber(int(attempt)))
                 assert record is not None
                 self._check_closed(store, progress, record, self._theta(store, models, record))
 
-    def _check_ending(self, store: Store, attempt: Attempt, device: str, ending: str) -> None:
+    def _check_ending(self, store: Store, attempt: Attempt, device: DeviceId, ending: str) -> None:
         record = store.round(*attempt)
         if record is None:
             self._accuse(self.lost, f"{attempt} is not in the store, and {device} was told of it")

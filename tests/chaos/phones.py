@@ -22,6 +22,7 @@ from mien.errors import (
     ViolationError,
 )
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.protocol.v1 import rounds_pb2
 from mien.secagg import AttemptId
 from mien.secagg.planner import RoundIds
@@ -134,7 +135,7 @@ class Phone(FakeDevice):
         """Return what there is to do in the round that this device is given; None where it cannot go on with it."""
         assignment = await self.assignment()
         ref, task = assignment.round, task_from_json(assignment.task_json)
-        attempt = Attempt(ref.task_id, ref.round, ref.attempt)
+        attempt = _named(ref)
         data = true_contribution(task, self.id, attempt)
         if attempt not in self._memory.past:
             self._memory.past.append(attempt)
@@ -209,7 +210,7 @@ class Phone(FakeDevice):
 
     async def events(self, ref: rounds_pb2.RoundRef) -> AsyncGenerator[rounds_pb2.StageEvent, None]:
         """Yield events; a stream that is silent for too long is given up: it may lead nowhere."""
-        attempt = Attempt(ref.task_id, ref.round, ref.attempt)
+        attempt = _named(ref)
         stream = super().events(ref)
         try:
             while True:
@@ -233,7 +234,7 @@ class Phone(FakeDevice):
     ) -> rounds_pb2.UploadStatus:
         status = await call
         if status.accepted:
-            self._ledger.acknowledge(Attempt(ref.task_id, ref.round, ref.attempt), self.id)
+            self._ledger.acknowledge(_named(ref), self.id)
         return status
 
     async def _say(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
@@ -262,7 +263,11 @@ class Phone(FakeDevice):
         raise answers[0]
 
 
+def _named(ref: rounds_pb2.RoundRef) -> Attempt:
+    return Attempt(TaskId(ref.task_id), RoundNumber(ref.round), AttemptNumber(ref.attempt))
+
+
 def _attempt_id(task: TaskSpec, assignment: rounds_pb2.Assignment) -> AttemptId:
     ref = assignment.round
-    ids = RoundIds.of(task, ref.task_id, ref.round, ref.attempt, SPEC, assignment.model_id)
+    ids = RoundIds.of(task, *_named(ref), SPEC, ModelId(assignment.model_id))
     return AttemptId(ids.task_id, ids.round, ids.attempt)

@@ -16,6 +16,7 @@ import numpy as np
 
 from mien.errors import MienError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.ids import TaskId
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, TaskSpec
 from simulation.testing import FakeDevice, FakeFleet, contribution, free_port, masked_task, ref_of, tiny_task
@@ -137,7 +138,7 @@ async def _finish(fleet: FakeFleet, task_ids: Sequence[str]) -> None:
 
     def is_over() -> bool:
         with fleet.store() as store:
-            last = [store.last_round(task_id) for task_id in task_ids]
+            last = [store.last_round(TaskId(task_id)) for task_id in task_ids]
             return all(record is None or record.stage.is_over for record in last)
 
     async with asyncio.timeout(_TIDYING_S):
@@ -209,7 +210,7 @@ def _scrape(port: int) -> None:
 def _leftovers(fleet: FakeFleet, task_ids: Sequence[str], samples: Sequence[Sample], seconds: float) -> Soaked:
     """Compare the folder with what the database names."""
     with fleet.store() as store:
-        records = [record for task_id in task_ids for record in store.rounds(task_id)]
+        records = [record for task_id in task_ids for record in store.rounds(TaskId(task_id))]
         store.audit(lambda log, db: log.verify(db))
     left_in_spool, surplus_models, surplus_states = _left_over(fleet)
     lines = fleet.log.read_text(errors="replace").splitlines()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mien.protocol.ids import ModelId
 from simulation.testing import FakeDevice, FakeFleet, free_port
 
 LEASE_S = 8.0
@@ -33,7 +34,7 @@ class ReplicaFleet(FakeFleet):
     def theta(self, model_id: str) -> Any:
         """Return a model's parameters as they lie in the bucket, float32."""
         with self.store() as store:
-            sha256 = store.model(model_id).theta.sha256
+            sha256 = store.model(ModelId(model_id)).theta.sha256
         return np.frombuffer(self.home.blobs(self.home.resolve().config, "models").read(sha256), "<f4")
 
     def lose_everything(self) -> None:

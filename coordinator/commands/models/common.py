@@ -8,6 +8,7 @@ import typer
 
 from coordinator.commands.common import fields
 from mien.errors import ConfigError, NotFoundError
+from mien.protocol.ids import ModelId
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
@@ -47,7 +48,7 @@ def said_of_thresholds(spec_json: bytes, model_id: str, then: str) -> str:
     """Return that phones recognise nobody with a model, and what to do, at last `then`; empty where they do."""
     from mien.rounds.thresholds import PHONES_MAX_FMR, decides
 
-    if decides(spec_json, model_id):
+    if decides(spec_json, ModelId(model_id)):
         return ""
     return (
         f"Phones recognise nobody with it: it has no threshold for a false match rate of {PHONES_MAX_FMR:g} or less. "

@@ -16,6 +16,7 @@ from coordinator.commands.models.common import said_of_thresholds, to_plain
 from coordinator.commands.models.evaluations import add_thresholds, configured_sets, measured
 from coordinator.commands.models.folder import MAX_SPEC_BYTES, SHARD, SPEC, THETA, read_signed, write_fallbacks
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
+from mien.protocol.ids import ModelId
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.files import read_limited, storage_errors, write_atomically
@@ -84,7 +85,7 @@ def import_model(
             own_id = made["model_id"]
         shard = _with_shard(file, folder, public)
         spec_json = _spec_of(folder, shard)
-        is_known = graphs is None or decides(spec_json, own_id)
+        is_known = graphs is None or decides(spec_json, ModelId(own_id))
         record = None if is_known else _for_thresholds(home, folder, int8_faces, aligned=aligned)
 
         async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, bool, str]:
@@ -191,7 +192,7 @@ async def _described(
     """Return a model with its thresholds, the measured ones where it had none; its folder gets them to be signed."""
     from mien.rounds.thresholds import decides
 
-    if record is not None and not decides(model.spec_json, model.model_id):
+    if record is not None and not decides(model.spec_json, ModelId(model.model_id)):
         await coordinator.add_evaluation(model.model_id, record)
         await add_thresholds(coordinator, record)
     described = await coordinator.manifest(model.model_id)

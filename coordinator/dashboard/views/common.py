@@ -11,6 +11,7 @@ from coordinator.dashboard.words import short
 from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
 from mien.protocol.canonical import parse_json
+from mien.protocol.ids import ModelId
 from mien.protocol.rounds import BlobId
 from mien.rounds.records import ModelRecord
 from mien.rounds.releases import Standing, standings
@@ -71,7 +72,7 @@ def offered_models(db: sa.Connection) -> list[Row]:
     return list(db.execute(sa.select(*wanted).where(held).order_by(MODELS.c.created_ms.desc(), MODELS.c.model_id)))
 
 
-def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[str, Standing]:
+def model_standings(db: sa.Connection, models: Iterable[Row]) -> dict[ModelId, Standing]:
     """Return models' standings, by id."""
     records = [
         ModelRecord(

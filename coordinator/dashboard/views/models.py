@@ -28,6 +28,7 @@ from coordinator.store.tables import MODELS
 from mien.errors import NotFoundError
 from mien.format import count, moment, percent, score, size
 from mien.protocol.canonical import model_from_json
+from mien.protocol.ids import ModelId
 from mien.rounds.records import ReleaseRecord
 from mien.rounds.releases import Standing, before, in_force, in_force_everywhere
 from mien.shell.pages import Bar, Cell, Cells, Columns, Empty, Facts, Figure, Page, Section, Table, Tone, columns
@@ -136,7 +137,7 @@ def _verdicts(db: sa.Connection, now_ms: int) -> Section:
     return listed("gates", "Verdicts of the gates", caption, heads, rows, nothing)
 
 
-def _all(models: Sequence[Row], standings: Mapping[str, Standing], now_ms: int) -> Table:
+def _all(models: Sequence[Row], standings: Mapping[ModelId, Standing], now_ms: int) -> Table:
     rows = tuple(
         (
             model_link(model.model_id),
@@ -166,7 +167,7 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
     if row is None:
         raise NotFoundError("there is no such model; the list of models shows which there are")
     spec, _ = model_from_json(row.spec_json)
-    standing = model_standings(db, [row])[model_id]
+    standing = model_standings(db, [row])[ModelId(model_id)]
     releases = history_of(db)
     base = in_force(releases)
     shown = {model_id: "this model"}
