@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from mien.errors import TABLE, ConfigError, MienError, NotFoundError
+from mien.shell.memory import refuse_core_dumps
 
 OUT = Console()
 """Console for results for people."""
@@ -23,8 +24,9 @@ ERR = Console(stderr=True)
 def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:
     """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback.
 
-    `json_errors` as in `fail`.
+    `json_errors` as in `fail`. Whatever happens, no core dump is written.
     """
+    refuse_core_dumps()
     try:
         app(standalone_mode=True)
     except MienError as error:

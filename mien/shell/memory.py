@@ -1,8 +1,9 @@
-"""Allocator settings of the C library for memory that a server frees."""
+"""Settings of a process's memory: what the allocator keeps, and that none of it is written out when it crashes."""
 
 from __future__ import annotations
 
 import ctypes
+import resource
 from collections.abc import Mapping
 from typing import Final
 
@@ -10,6 +11,7 @@ _TRIM_THRESHOLD: Final = -1  # mallopt(3)
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 _MIB: Final = 1024 * 1024
+_PR_SET_DUMPABLE: Final = 4  # prctl(2)
 
 
 def keep_freed_memory(*, keep_bytes: int = 32 * _MIB, largest_bytes: int = 4 * _MIB) -> None:
@@ -28,6 +30,18 @@ def limit_arenas(count: int) -> None:
     What glibc frees in one place is not used in another.
     """
     _set({_ARENA_MAX: count})
+
+
+def refuse_core_dumps() -> None:
+    """Have the system write no image of this process's memory: keys, faces and updates lie in it.
+
+    Its children write none either, unless they ask for it; on Linux no other process of the same user may read its
+    memory any more.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def _set(options: Mapping[int, int]) -> None:

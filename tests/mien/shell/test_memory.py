@@ -1,9 +1,11 @@
-"""The allocator's setting: what a process frees it has again without asking the system for new pages."""
+"""A process's memory: what it frees it has again without asking for new pages, and a crash writes none of it out."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +32,35 @@ def test_pages_are_faulted_in_once_and_not_for_every_message() -> None:
     """Twenty times sixteen messages of 256 KiB are 20,480 pages where each is asked for anew."""
     run = subprocess.run([sys.executable, "-c", FAULTS, "kept"], capture_output=True, text=True, check=True)
     assert int(run.stdout) < 2_000
+
+
+CRASH = """
+import ctypes, importlib, os, resource, sys
+import typer
+program, folder = sys.argv[1:]
+os.chdir(folder)
+main = importlib.import_module(program).main
+def crash(*_, **__):
+    print(resource.getrlimit(resource.RLIMIT_CORE), ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), flush=True)
+    os.abort()
+typer.Typer.__call__ = crash
+main()
+"""
+"""A program that crashes as soon as it has begun; 3 asks prctl whether the process may be dumped."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+@pytest.mark.parametrize(
+    "program",
+    [
+        "coordinator.commands.cli",
+        "coordinator.commands.registrar_cli",
+        "device_sdk.program.cli",
+        "simulation.program.cli",
+    ],
+)
+def test_no_program_leaves_its_memory_behind_when_it_crashes(program: str, tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", CRASH, program, str(tmp_path)], capture_output=True, text=True)
+    assert run.returncode == -signal.SIGABRT, run.stderr
+    assert run.stdout.strip() == "(0, 0) 0"
+    assert list(tmp_path.iterdir()) == []
