@@ -26,6 +26,7 @@ from mien.layout import Vector
 from mien.protocol.canonical import model_to_json
 from mien.protocol.ids import ModelId, PopulationId
 from mien.shell.clock import Clock
+from mien.shell.keys import p256_key
 from simulation.testing.device import DeviceCredentials, FakeDevice, patiently
 from simulation.testing.ports import free_port
 from simulation.testing.tiny import LAYOUT, SPEC, STEP_LIMIT_S, THETA
@@ -130,7 +131,7 @@ class FakeFleet:
 
         With another `authority` than the fleet's it is a stranger, whose calls raise UnreachableError.
         """
-        key = key or ec.generate_private_key(ec.SECP256R1())
+        key = key or p256_key()
         issuer = authority or self.registrar
         leaf = pki.issue_device_leaf(issuer, key.public_key(), PopulationId(population), self.now)
         return DeviceCredentials(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import socket
+
+from mien.shell.keys import SYSTEM_RANDOM
 
 _FIRST, _COUNT = 20_000, 12_000
 """Below the ports that systems give to outgoing connections and to whoever asks for any (Linux: from 32768 on)."""
 _WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-_turns = itertools.count(random.SystemRandom().randrange(_COUNT))  # another place in every process
+_turns = itertools.count(SYSTEM_RANDOM.randrange(_COUNT))  # another place in every process
 
 
 def free_port() -> int:

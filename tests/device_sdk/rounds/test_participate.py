@@ -44,6 +44,7 @@ from mien.errors import (
     ReplayError,
     UnreachableError,
     VersionError,
+    ViolationError,
 )
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Method, Runtime
@@ -318,13 +319,20 @@ def test_a_hostile_reply_is_left_like_any_bad_round(bench: Bench, values: Any) -
     assert bench.gallery.pending() is None
 
 
-def test_a_reply_longer_than_the_method_has_use_for_is_refused(bench: Bench) -> None:
+def test_a_reply_longer_than_the_method_has_use_for_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(participate, "reply_names", lambda *_: {"momentum"})
     most = longest_reply(layout_of(TASK).size)
-    long = pack_tensors({"unasked": np.zeros(most // 4 + 1, np.float32)})
+    long = pack_tensors({"momentum": np.zeros(most // 4 + 1, np.float32)})
     assert most > INLINE_BYTES
     bench.script.check_in = lambda: assignment(reply=long)
     refusal(bench, CorruptDataError, r"no use for more than \d+")
     assert bench.script.left_with == ["corrupt_data"]
+
+
+def test_a_reply_that_the_method_does_not_name_is_refused(bench: Bench) -> None:
+    bench.script.check_in = lambda: assignment(reply=pack_tensors({"class_embedding": np.ones(4, np.float32)}))
+    refusal(bench, ViolationError, r"told 'class_embedding', which phones of this task are not told")
+    assert bench.script.left_with == ["violation"]
 
 
 @pytest.mark.parametrize("defect", [ValueError, KeyError, IndexError, TypeError, RuntimeError, ZeroDivisionError])
