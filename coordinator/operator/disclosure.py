@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mien.dp.words import guarantee
 from mien.secagg.planner import smallest_sum
 from mien.specs import TaskSpec
+
+if TYPE_CHECKING:
+    from mien.methods.base import Method
 
 UNMASKED: Final = (
     "Sums are NOT masked in this task: this coordinator receives each phone's update and its number of images, and "
@@ -54,7 +57,14 @@ def disclosures(task: TaskSpec) -> list[str]:
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
             f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
         )
-    if not _trains(task):
+    method = _method(task)
+    if method is not None and method.trains and not method.is_minimised:
+        told.append(
+            "No phone trains. Each adds the mean of what the model makes of a person's pictures, that mean multiplied "
+            "with itself, and how far they lie apart; of these this coordinator learns the sums, and makes the model's "
+            "last map of them."
+        )
+    if method is not None and not method.trains:
         told.append(
             "Nothing is trained. Each phone adds which share of its comparisons gave which score; this coordinator "
             "learns how the scores of all of them together are spread, and of which phones."
@@ -69,12 +79,11 @@ def disclosures(task: TaskSpec) -> list[str]:
     return [*told, *(_REVEALED[name] for name in privacy.reveals)]
 
 
-def _trains(task: TaskSpec) -> bool:
-    """Return whether a task changes a model; an unknown method's does, as far as one can say."""
+def _method(task: TaskSpec) -> Method | None:
+    """Return a task's method, None where this program does not know it."""
     from mien.methods import METHODS  # most of a command's start-up time, which those that print nothing do without
 
-    method = METHODS.get(task.method)
-    return method is None or method.trains
+    return METHODS.get(task.method)
 
 
 def _cohort(task: TaskSpec) -> str:

@@ -91,7 +91,7 @@ class Caller:
 
     def _has_graphs(self, plan: TaskPlan) -> bool:
         """Return whether a device that trains with graphs has those of a task; who trains nothing needs none."""
-        if not self.parts or self.role is not Role.TRAIN or not plan.method.trains:
+        if not self.parts or self.role is not Role.TRAIN or not plan.method.is_minimised:
             return True
         wanted, there = plan.requirements.objective, self.parts.get(plan.part.sha256)
         return there is not None and (not wanted or wanted in there)

@@ -135,6 +135,10 @@ class MannerlyRuntime:
         """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
 
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the runtime's embeddings as the network gives them."""
+        return self.runtime.features(theta, crops)
+
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return the runtime's training result.
 

@@ -185,6 +185,25 @@ def measuring_disclosure(
     )
 
 
+def summing_disclosure(
+    task: TaskSpec, layout: ContributionLayout, *, num_images: int, min_cohort: int, num_people: int
+) -> tuple[str, ...]:
+    """Return the sentences to show before this device adds up what its model makes of its pictures, without training.
+
+    Their sums are always under masks: the method refuses others.
+    """
+    whose = "one person" if num_people == 1 else f"{num_people} people"
+    return (
+        f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e3:.0f} KB): the mean of "
+        f"what the model makes of {num_images} images of {whose}, that mean multiplied with itself, and how far "
+        "pictures of one person lie apart, under masks that are random to whoever sees them alone.",
+        *_masked_sums(task, min_cohort),
+        *_noise(task),
+        *(_SHOWS[name] for name in task.privacy.reveals),
+        "No photo and no crop leaves it, no embedding but in a sum, and nothing is trained on them.",
+    )
+
+
 def _of_scores(leaves: str, task: TaskSpec, min_cohort: int, stays: str) -> tuple[str, ...]:
     if task.privacy.is_masked:
         leaves += ", under masks that are random to whoever sees them alone."

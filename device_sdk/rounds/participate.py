@@ -38,7 +38,7 @@ from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
-from device_sdk.rounds.work import JUDGING, MEASURING, WORK_OF, Work
+from device_sdk.rounds.work import JUDGING, Work, work_of
 from device_sdk.server.client import Assignment, CoordinatorClient, Manifest, Progress, StageEvent
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
@@ -330,7 +330,7 @@ class Participant:
         if method is None:
             raise ConfigError(f"task {task.name!r} uses method {task.method!r}, unknown to this program; upgrade mien")
         from_mapping(method.options, task.options, where="options.")
-        work = WORK_OF[self.role] if method.trains or self.role is Role.VALIDATE else MEASURING
+        work = work_of(self.role, method)
         task = work.task(method, task)
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)

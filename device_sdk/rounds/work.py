@@ -1,12 +1,12 @@
-"""Work of a device in a round: train, measure models, or judge candidates; one record each."""
+"""Work of a device in a round: train, sum statistics, measure models, or judge candidates; one record each."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from device_sdk.rounds.disclosure import disclosure, judging_disclosure, measuring_disclosure
+from device_sdk.rounds.disclosure import disclosure, judging_disclosure, measuring_disclosure, summing_disclosure
 from device_sdk.rounds.judging import stage_of
 from mien.contribution import ContributionLayout
 from mien.layout import ParameterPart
@@ -56,6 +56,9 @@ TRAINING: Final = Work("training", "Training", "trained", disclosure, _same_task
 MEASURING: Final = Work(
     "measuring", "Measuring models", "measured", measuring_disclosure, _same_task, _methods_layout, _shared_reply
 )
+SUMMING: Final = Work(
+    "summing", "Summing statistics", "summed", summing_disclosure, _same_task, _methods_layout, _shared_reply
+)
 JUDGING: Final = Work(
     "judging",
     "Judging candidate models",
@@ -66,5 +69,9 @@ JUDGING: Final = Work(
     lambda _method, _task: (CANDIDATES,),
 )
 
-WORK_OF: Final[Mapping[Role, Work]] = {Role.TRAIN: TRAINING, Role.VALIDATE: JUDGING}
-"""Work of each role in a task that trains."""
+
+def work_of(role: Role, method: Method) -> Work:
+    """Return the work of a role in a task of this method."""
+    if role is Role.VALIDATE:
+        return JUDGING
+    return TRAINING if method.is_minimised else SUMMING if method.trains else MEASURING

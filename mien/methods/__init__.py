@@ -21,6 +21,7 @@ from mien.methods.fixed_embedding import FIXED_EMBEDDING
 from mien.methods.mime import MIME
 from mien.methods.pfm_fv import PFM_FV
 from mien.methods.scaffold import SCAFFOLD
+from mien.methods.statistics import STATISTICS
 
 __all__ = ["METHODS", "find_method"]
 
@@ -39,6 +40,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(
             MIME,
             PFM_FV,
             SCAFFOLD,
+            STATISTICS,
             FEDERATED_EVALUATION,
         )
     }

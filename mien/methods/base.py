@@ -115,6 +115,10 @@ class Runtime(Protocol):
         """Return L2-normalised embeddings (N, dim) of aligned crops (N, H, W, 3) uint8 RGB."""
         ...
 
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the same embeddings as the network gives them, not normalised."""
+        ...
+
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return the result of local training for a job.
 
@@ -215,13 +219,15 @@ class Property(Enum):
     REVEALS: in a task that opts in by `privacy.reveals`, a contribution may have lanes that the server sees of one
     device alone; a method without it never has any. SEVERAL_PEOPLE: the device half takes the crops of several people,
     whom `labels` number. UNLABELLED: it takes those of all people of a phone without labels, which only a source has.
-    A method with neither of the last two takes the crops of one person.
+    A method with neither of these two takes the crops of one person. FORWARD_ONLY: the device half embeds and never
+    trains, so that any device that has the model can do it, and a round has neither losses nor a lane `delta`.
     """
 
     SUM_ONLY = "sum_only"
     REVEALS = "reveals"
     SEVERAL_PEOPLE = "several_people"
     UNLABELLED = "unlabelled"
+    FORWARD_ONLY = "forward_only"
 
 
 @dataclass(frozen=True)
@@ -322,6 +328,11 @@ class Method:
     def trains(self) -> bool:
         """True if rounds change the model; if not, they measure it."""
         return self.measured is None
+
+    @property
+    def is_minimised(self) -> bool:
+        """True if devices minimise something, for which they need its graphs where they have no torch."""
+        return self.trains and Property.FORWARD_ONLY not in self.properties
 
 
 CANDIDATES: Final = "candidates"

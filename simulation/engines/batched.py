@@ -45,13 +45,13 @@ Embed = Callable[[Vector, Crops], Embeddings]
 class Device:
     """One device's round in progress: after `go_on`, either `output` is there or `job` waits for `answer`."""
 
-    def __init__(self, name: str, method: Method, inp: DeviceInput, embed: Embed) -> None:
+    def __init__(self, name: str, method: Method, inp: DeviceInput, embed: Embed, features: Embed) -> None:
         self.name = name
         self.job: TrainingJob | None = None
         self.output: DeviceOutput | None = None
         self._method = method
         self._inp = inp
-        self._embed = embed
+        self._embed, self._features = embed, features
         self._answers: list[Embeddings | Trained] = []
 
     def answer(self, trained: Trained) -> None:
@@ -62,7 +62,7 @@ class Device:
     def go_on(self) -> None:
         """Run the device half to its next job or to its end; raises as it does."""
         try:
-            self.output = self._method.device_round(self._inp, _Told(self._answers, self._embed))
+            self.output = self._method.device_round(self._inp, _Told(self._answers, self._embed, self._features))
         except _Waits as waits:
             self.job = waits.job
 
@@ -78,15 +78,22 @@ class _Waits(Exception):  # noqa: N818 - nothing went wrong
 class _Told:
     """A runtime that knows its first answers already, and adds those that it can give at once."""
 
-    def __init__(self, answers: list[Embeddings | Trained], embed: Embed) -> None:
+    def __init__(self, answers: list[Embeddings | Trained], embed: Embed, features: Embed) -> None:
         self._answers = answers
-        self._embed = embed
+        self._embed, self._features = embed, features
         self._next = 0
 
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return the embeddings that were given before, or new ones."""
+        return self._embedded(self._embed, theta, crops)
+
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the same as the network gives them."""
+        return self._embedded(self._features, theta, crops)
+
+    def _embedded(self, by: Embed, theta: Vector, crops: Crops) -> Embeddings:
         if self._next == len(self._answers):
-            self._answers.append(self._embed(theta, crops))
+            self._answers.append(by(theta, crops))
         given = self._given()
         assert not isinstance(given, Trained), "a device half asked for another thing than it did at first"
         return given

@@ -14,7 +14,7 @@ from device_sdk.runtimes.torch_runtime import DeviceName, Precision, TorchRuntim
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
 from mien.methods import find_method
-from mien.methods.base import Runtime
+from mien.methods.base import Property, Runtime
 from mien.specs import ModelSpec, TaskSpec
 from simulation.engines.base import Cohort, Engine, SequentialEngine
 from simulation.engines.batched import TailCost, tail_cost
@@ -137,6 +137,10 @@ def choose(name: EngineName, runtime: Runtime, task: TaskSpec, part: ParameterPa
 
 def _best(runtime: Runtime, bare: TorchRuntime, task: TaskSpec, part: ParameterPart, sums: Sums) -> Choice:
     """Return what does the least work: many clients at once, unless one client's convolutions fill the machine."""
+    if Property.FORWARD_ONLY in find_method(task.method).properties:
+        return Choice(
+            SequentialEngine(runtime), f"method {task.method} embeds and trains nothing that could be stacked"
+        )
     cost = _cost(bare, part)
     macs = f"{cost.convolution_macs / 1e6:.0f} million multiplications an image"
     if cost.convolution_macs <= HEAVY_MACS and bare.device == "cpu":

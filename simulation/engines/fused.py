@@ -32,7 +32,7 @@ from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Property, Trained
 from mien.specs import TaskSpec
-from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
+from simulation.engines.base import Intake, RoundResult, RoundWork, SequentialEngine, named_client, on_read_only_model
 from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
 from simulation.engines.stacked import (
     Bank,
@@ -58,6 +58,8 @@ _AFTER: Final = np.ones(1, np.float32)
 def why_not_fused(task: TaskSpec, sums: Sums) -> str:
     """Return why a task's rounds cannot be one pass for the whole cohort, in words; empty where they can."""
     local = task.local
+    if Property.FORWARD_ONLY in find_method(task.method).properties:
+        return ""
     if Property.SUM_ONLY not in find_method(task.method).properties:
         return (
             f"method {task.method} needs each client's own update: nothing shows that a round takes no more than the "
@@ -89,6 +91,8 @@ class FusedEngine(BatchedEngine):
         """Return the result of the work's devices on its model; raises ConfigError for a task that cannot be fused."""
         if why := why_not_fused(work.task, work.sums):
             raise ConfigError(f"engine fused cannot run task {work.task.name}: {why}. Use engine stacked, or auto")
+        if Property.FORWARD_ONLY in work.method.properties:  # no step whose gradients could be one
+            return SequentialEngine(self.runtime).train(work)
         work = on_read_only_model(work)
         intake, update, is_measured = Intake(replace(work, part=PROBE)), np.zeros(work.part.size), True
         for chunk in self._begun(work):
@@ -110,7 +114,10 @@ class FusedEngine(BatchedEngine):
             assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
             return len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
 
-        devices = (Device(name, work.method, _asked_about_probe(work, name), embed) for name in work.devices)
+        def features(theta: Vector, crops: Crops) -> Embeddings:
+            return self.runtime.features(work.state.theta if theta is _BEFORE else theta, crops)
+
+        devices = (Device(name, work.method, _asked_about_probe(work, name), embed, features) for name in work.devices)
         return self.chunks(devices, taken_bytes)
 
     def _take_step(self, work: RoundWork, group: Sequence[Device], update: NDArray[np.float64]) -> bool:

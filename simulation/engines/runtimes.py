@@ -26,6 +26,10 @@ class OncePerRound:
             self._theta, self._crops = theta, crops
         return self._embeddings
 
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the runtime's embeddings as the network gives them."""
+        return self.runtime.features(theta, crops)
+
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime trains."""
         return self.runtime.train(job, should_stop)
@@ -40,6 +44,10 @@ class PublicOnly:
     def embed(self, theta: Vector, crops: Crops) -> Embeddings:
         """Return the runtime's embeddings."""
         return self.runtime.embed(theta, crops)
+
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the runtime's embeddings as the network gives them."""
+        return self.runtime.features(theta, crops)
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the public images alone make of the part."""

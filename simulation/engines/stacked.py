@@ -84,7 +84,8 @@ class StackedEngine(BatchedEngine):
                 images_bytes = len(job.crops) * self.image_bytes(job.theta, job.part)
             return 4 * _VECTORS * work.layout.size + images_bytes
 
-        devices = (Device(name, work.method, work.device_input(name), embed) for name in work.devices)
+        features = self.runtime.features
+        devices = (Device(name, work.method, work.device_input(name), embed, features) for name in work.devices)
         for chunk in self.chunks(devices, taken_bytes, most=self._max_clients):
             self._finish(chunk, intake)
         return intake.result()

@@ -241,6 +241,10 @@ class _InTurn:
         """Return the runtime's embeddings."""
         return self.trainer.submit(self.runtime.embed, theta, crops).result()
 
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the runtime's embeddings as the network gives them."""
+        return self.trainer.submit(self.runtime.features, theta, crops).result()
+
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return what the runtime trains."""
         return self.trainer.submit(self.runtime.train, job, should_stop).result()
@@ -257,6 +261,10 @@ class ReplayRuntime:
         """Return random unit vectors (N, dim)."""
         drawn_ND = np.random.default_rng(len(crops)).standard_normal((len(crops), self.dim)).astype(np.float32)
         return np.asarray(drawn_ND / np.linalg.norm(drawn_ND, axis=1, keepdims=True), np.float32)
+
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        """Return the same, as a network that gives unit vectors does."""
+        return self.embed(theta, crops)
 
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return the part moved by random numbers, and the private tensors as they were."""

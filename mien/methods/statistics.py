@@ -1,0 +1,359 @@
+"""Summed statistics: phones add up moments of a frozen network's features, once, and the server solves for the adapter.
+
+No phone trains. It embeds its pictures, and adds to one sum: how many people it holds, their mean features, these times
+themselves, and how the features of one person scatter. From the sum over a cohort the server makes the map A (x - mu)
+that holds people apart and one person's pictures together, in closed form: the parameters of the adapter.
+
+    phone   m_i = 1/n_i sum_j x_ij,  W_i = sum_j (x_ij - m_i)(x_ij - m_i)' / (n_i - 1) where n_i > 1
+            adds 1, [n_i > 1], 1/n_i, m_i, m_i m_i' and W_i of each person i
+    server  mu = sum m_i / N,  W = sum W_i / N_2,  B = (sum m_i m_i' - N mu mu') / (N - 1) - W sum 1/n_i / N
+            R = ((1 - r) W + r tr(W) / D I)^(-1/2),  R B R = V diag(lambda) V',  A = V diag(g) V' R
+            centre A = I;  wccn g = 1;  lda g = 1 for the k largest lambda, 0 else;  plda g^2 = lambda / (lambda + 1)
+
+Sources: Fisher, "The use of multiple measurements in taxonomic problems" (1936), `lda`; Hatch, Kajarekar, Stolcke,
+"Within-class covariance normalization for SVM-based speaker recognition" (2006), `wccn` with its shrinkage r; Prince,
+Elder, "Probabilistic linear discriminant analysis for inferences about identity" (2007), whose two covariances these
+are, `plda` weighing directions by them. Decision record 0048 has what was measured, why features are not normalised,
+and what is bounded how.
+
+Suffixes of arrays: N pictures, D features, P = D (D + 1) / 2 packed elements.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.contribution import Arrays, ContributionLayout, Lane, Total
+from mien.errors import ConfigError, CorruptDataError, NonFiniteError
+from mien.layout import ParameterPart, Vector
+from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState
+from mien.methods.proxies import own_labels
+from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
+from mien.specs import ServerSpec, TaskSpec, from_mapping
+
+COUNTS: Final = "people"
+MEAN: Final = "mean"
+SECOND: Final = "second"
+WITHIN: Final = "within"
+NUM_PHONES: Final = "num_phones"
+REVEALS: Final = "class_moment"
+ADAPTER: Final = ("adapter.weight", "adapter.bias")
+
+WITHIN_CLIP: Final = 0.25
+"""Unit of the lane of W_i, and the length to which it is cut.
+
+Two pictures at right angles, of features 0.64 long, reach 0.2; of 1,000 people none was longer. In units of 1, the
+other blocks', the scatter would be the smallest of all, and noise and rounding largest beside it.
+"""
+
+_SLACK: Final = 1e-3
+"""What rounding may add to a phone's part of a sum, in units of its lanes."""
+_LEAST_EIGENVALUE: Final = 1e-9
+
+Form = Literal["centre", "wccn", "lda", "plda"]
+
+
+@dataclass(frozen=True)
+class StatisticsOptions:
+    """`form` of the map, the `shrinkage` r of W towards a multiple of I, and the `rank` k of lda.
+
+    The map is made from `min_people` people or more, the whole cohort's, of whom a phone counts up to `max_people`.
+    Features are divided by `longest`, and cut to length 1 where they are longer.
+    """
+
+    form: Form = "wccn"
+    shrinkage: float = 0.5
+    rank: int = 32
+    min_people: int = 100
+    max_people: int = 4
+    longest: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shrinkage <= 1:
+            raise ConfigError(f"options.shrinkage is {self.shrinkage}; it must lie between 0 and 1")
+        if self.rank < 1:
+            raise ConfigError(f"options.rank is {self.rank}; it must be 1 or more")
+        if not 3 <= self.min_people <= 10**9:
+            raise ConfigError(f"options.min_people is {self.min_people}; it must be 3 or more")
+        if not 1 <= self.max_people <= 64:
+            raise ConfigError(f"options.max_people is {self.max_people}; it must lie between 1 and 64")
+        if not 0 < self.longest <= 1e6:
+            raise ConfigError(f"options.longest is {self.longest}; it must be positive, about the longest features")
+
+
+def options_of(task: TaskSpec) -> StatisticsOptions:
+    """Return the task's options; raises ConfigError for a task whose sum would show too much, or say nothing."""
+    options, privacy = from_mapping(StatisticsOptions, task.options, where="options."), task.privacy
+    if not privacy.is_masked:
+        raise ConfigError(
+            "method statistics sums people's mean features, and privacy.secure_aggregation is off: the coordinator "
+            "would see each phone's own, which are its people's templates. Turn secure aggregation on"
+        )
+    if privacy.groups > 1:
+        raise ConfigError(
+            f"privacy.groups is {privacy.groups}; method statistics needs one sum over the whole cohort, because "
+            "smaller sums tell more of each phone: set privacy.groups to 1"
+        )
+    if REVEALS not in privacy.reveals and not privacy.dp.is_on:
+        raise ConfigError(
+            "method statistics shows the coordinator the sum of people's second moments, which tells whether a known "
+            f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
+        )
+    if task.rounds != 1 or task.server != ServerSpec():
+        raise ConfigError(
+            f"rounds is {task.rounds}, server.lr {task.server.lr:g} and server.momentum {task.server.momentum:g}; "
+            "method statistics needs one round, and its map is solved for, not stepped to: set them to 1, 1 and 0"
+        )
+    least = norm_bound()
+    if not privacy.dp.is_on and not (privacy.coordinate_clip >= 1 and privacy.l2_clip >= least):
+        raise ConfigError(
+            f"privacy.l2_clip is {privacy.l2_clip:g} and privacy.coordinate_clip {privacy.coordinate_clip:g}; "
+            f"statistics need {least:.2f} and 1 or more, or they would be clipped"
+        )
+    return options
+
+
+def norm_bound() -> float:
+    """Return a bound on the L2 norm of a phone's addends: three counts and three blocks, none longer than 1."""
+    return math.sqrt(6)
+
+
+def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
+    """Return the lanes: count, weight (always 1), counts of people, sums of means, of their squares and of scatters.
+
+    Raises ConfigError for a task that trains another part than the adapter, so that its features would not stay.
+    """
+    options = options_of(task)
+    if dim_of(part) != dim:
+        raise ConfigError(f"the adapter maps {dim_of(part)} numbers and the model's embeddings have {dim}")
+    if options.form == "lda" and options.rank >= dim:
+        raise ConfigError(f"options.rank is {options.rank}; with {dim} features it must be below that, or take wccn")
+    return _layout(dim)
+
+
+def _layout(dim: int) -> ContributionLayout:
+    sizes = {"count": 1, "weight": 1, COUNTS: 3, MEAN: dim, SECOND: packed_size(dim), WITHIN: packed_size(dim)}
+    return ContributionLayout(tuple(Lane(name, size) for name, size in sizes.items()))
+
+
+def dim_of(part: ParameterPart) -> int:
+    """Return D of an adapter's part; raises ConfigError for any other, whose training would change the features."""
+    if part.names != ADAPTER:
+        raise ConfigError(
+            "method statistics needs a model that is frozen but for its adapter, and the trained part is "
+            f"{', '.join(part.names[:3])}: import the model with --adapter, and set trainable to ['adapter.*']"
+        )
+    return part.layout.sizes[ADAPTER[1]]
+
+
+# The device half.
+
+
+def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
+    """Return a phone's addends; it keeps nothing. Raises ConfigError where features are longer than the task says."""
+    options = options_of(inp.task)
+    layout = contribution_layout(inp.task, inp.part, inp.dim)
+    features_ND = runtime.features(frozen(inp.part, inp.theta), inp.crops).astype(np.float64)
+    length_N1 = np.linalg.norm(features_ND, axis=1, keepdims=True)
+    if float(np.median(length_N1)) > options.longest:
+        raise ConfigError(
+            f"this model's features are {float(np.median(length_N1)):.3g} long, and options.longest is "
+            f"{options.longest:g}: the phone leaves the round, tell the operator"
+        )
+    x_ND = features_ND / np.maximum(length_N1, options.longest)
+    labels = own_labels(inp)
+    people = np.unique(labels)
+    if len(people) > options.max_people:
+        people = np.random.default_rng(inp.seed).choice(people, options.max_people, replace=False)
+    sums = {name: np.zeros(lane) for name, lane in ((COUNTS, 3), (MEAN, inp.dim))}
+    sums |= {name: np.zeros(packed_size(inp.dim)) for name in (SECOND, WITHIN)}
+    for person in people:
+        for name, values in person_addends(x_ND[labels == person]).items():
+            sums[name] += values
+    one = np.ones(1, np.float32)
+    shares = {name: (values / options.max_people).astype(np.float32) for name, values in sums.items()}
+    return DeviceOutput(layout.pack({"count": one, "weight": one, **shares}), private={})
+
+
+def person_addends(x_ND: Matrix) -> dict[str, NDArray[np.float64]]:
+    """Return what one person's features of length 1 at most add; one picture counts for the mean, not for the scatter.
+
+    No lane is longer than 1, a scatter being in units of `WITHIN_CLIP`.
+    """
+    count, mean_D = len(x_ND), x_ND.mean(axis=0)
+    within = np.zeros(packed_size(x_ND.shape[1]))
+    if count > 1:
+        offset_ND = x_ND - mean_D
+        within = pack_symmetric(offset_ND.T @ offset_ND / (count - 1)) / WITHIN_CLIP
+        within /= max(1.0, float(np.linalg.norm(within)))
+    counts = np.array([1.0, float(count > 1), 1.0 / count])
+    return {COUNTS: counts, MEAN: mean_D, SECOND: pack_symmetric(np.outer(mean_D, mean_D)), WITHIN: within}
+
+
+def frozen(part: ParameterPart, theta: Vector) -> Vector:
+    """Return the model whose adapter does nothing: sums of its features are the same whatever was adapted before."""
+    neutral = _adapter(np.eye(dim_of(part)), np.zeros(dim_of(part)))
+    return theta if np.array_equal(part.gather(theta), neutral) else part.scatter(theta, neutral)
+
+
+def _adapter(weight_DD: Matrix, bias_D: NDArray[np.float64]) -> Vector:
+    return np.concatenate([weight_DD.reshape(-1), bias_D]).astype(np.float32)
+
+
+# The server half.
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A cohort's moments, (D,) and (D, D) in units of `longest`; `num_pairs` people had two pictures or more.
+
+    `between` is without what the scatter of few pictures adds to a person's mean.
+    """
+
+    num_people: float
+    num_pairs: float
+    mean: NDArray[np.float64] = field(repr=False)
+    within: Matrix = field(repr=False)
+    between: Matrix = field(repr=False)
+
+
+def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state before the round: the model, and nothing summed."""
+    return ServerState(theta=theta)
+
+
+def server_step(
+    task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
+) -> ServerState:
+    """Return the state with the adapter that the sum gives, and the sum.
+
+    Raises CorruptDataError for a sum that phones cannot have, ConfigError for one that is too poor for the task's form.
+    """
+    if total.num_reports == 0:
+        raise NonFiniteError("nobody's statistics are in the sum; the round is aborted")
+    options, dim = options_of(task), dim_of(part)
+    if not task.privacy.dp.is_on:
+        check_sums(total, dim)
+    moments = moments_of(total, options, dim)
+    weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
+    sums = {name: total[name].astype(np.float32) for name in (COUNTS, MEAN, SECOND, WITHIN)}
+    return ServerState(
+        theta=part.scatter(state.theta, _adapter(weight_DD, -weight_DD @ mean_D)),
+        arrays={**sums, NUM_PHONES: np.array([total.num_reports], np.float32)},
+        rounds=state.rounds + 1,
+    )
+
+
+def check_sums(total: Total, dim: int) -> None:
+    """Raise CorruptDataError for a sum that the statistics of so many phones cannot have.
+
+    It finds a phone that lied without care; one that knows these rules can stay within them.
+    """
+    most, slack = total.num_reports, _SLACK * total.num_reports
+    people, pairs, inverse = (float(count) for count in total[COUNTS])
+    if not (slack < people <= most + slack and -slack <= pairs <= people + slack):
+        raise _impossible("counts of people")
+    if not people - pairs - slack <= inverse <= people - pairs / 2 + slack:
+        raise _impossible("counts of pictures")
+    second_DD = unpack_symmetric(total[SECOND], dim)
+    within = total[WITHIN]
+    apart_DD = second_DD - np.outer(total[MEAN], total[MEAN]) / people
+    if float(np.trace(second_DD)) > people + slack or float(np.linalg.eigvalsh(apart_DD)[0]) < -slack:
+        raise _impossible("means of people")
+    least = float(np.linalg.eigvalsh(unpack_symmetric(within, dim))[0])
+    if float(np.linalg.norm(within)) > pairs + slack or least < -slack:
+        raise _impossible("scatter within people")
+
+
+def _impossible(what: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"the sum's {what} are none that phones' statistics add up to: a phone lied or is broken; nothing of it is used"
+    )
+
+
+def moments_of(total: Total, options: StatisticsOptions, dim: int) -> Moments:
+    """Return the moments in a sum; raises ConfigError where it is of too few people, or has nobody's scatter."""
+    people, pairs, inverse = (float(count) * options.max_people for count in total[COUNTS])
+    if people < options.min_people - 0.5:
+        raise ConfigError(
+            f"the sum is of {people:.0f} people, and options.min_people is {options.min_people}: ask more phones with "
+            "cohort.size and cohort.min_reports"
+        )
+    if options.form == "lda" and people <= options.rank + 0.5:
+        raise ConfigError(
+            f"the sum is of {people:.0f} people, whose means span too little for options.rank {options.rank}: lower "
+            "it, or take another options.form"
+        )
+    if options.form != "centre" and pairs < 1.5:
+        raise ConfigError(
+            f"{pairs:.0f} people in the sum had two pictures, and form {options.form} needs the scatter of more: take "
+            'options.form = "centre", or phones with more pictures'
+        )
+    mean_D = total[MEAN] * options.max_people / people
+    second_DD = unpack_symmetric(total[SECOND], dim) * options.max_people
+    within_DD = np.zeros((dim, dim))
+    if options.form != "centre":
+        within_DD = unpack_symmetric(total[WITHIN], dim) * options.max_people * WITHIN_CLIP / pairs
+    between_DD = (second_DD - people * np.outer(mean_D, mean_D)) / (people - 1) - within_DD * inverse / people
+    return Moments(people, pairs, mean_D, within_DD, between_DD)
+
+
+def solved(moments: Moments, options: StatisticsOptions) -> Matrix:
+    """Return A (D, D), as long as the identity; raises ConfigError where the moments do not give one.
+
+    The discriminants are turned back into the features' own directions: cosines are the same, and the map does not
+    depend on signs that a solver chose.
+    """
+    dim = len(moments.mean)
+    if options.form == "centre":
+        return np.eye(dim)
+    root_DD = _inverse_root(moments.within, options)
+    values_D, vectors_DD = np.linalg.eigh(root_DD @ moments.between @ root_DD)
+    gain_D = np.ones(dim)
+    if options.form == "lda":
+        gain_D[: dim - options.rank] = 0.0
+    elif options.form == "plda":
+        ratio_D = np.maximum(values_D, 0.0)
+        gain_D = np.sqrt(ratio_D / (ratio_D + 1.0))
+    map_DD: Matrix = (vectors_DD * gain_D) @ vectors_DD.T @ root_DD
+    length = float(np.linalg.norm(map_DD))
+    if not (math.isfinite(length) and length > 0):
+        raise ConfigError(
+            "the people in the sum do not differ by more than their own pictures do: no form but wccn and centre can "
+            "be made of it"
+        )
+    scaled_DD: Matrix = map_DD * (math.sqrt(dim) / length)
+    return scaled_DD
+
+
+def _inverse_root(within_DD: Matrix, options: StatisticsOptions) -> Matrix:
+    """Return W_r^(-1/2); raises ConfigError unless W_r is positive definite."""
+    dim = len(within_DD)
+    level, r = float(np.trace(within_DD)) / dim, options.shrinkage
+    values_D, vectors_DD = np.linalg.eigh((1 - r) * within_DD + r * level * np.eye(dim))
+    if not (level > 0 and values_D[0] > _LEAST_EIGENVALUE * level):
+        raise ConfigError(
+            f"the scatter within people is not positive definite with options.shrinkage {r:g}: raise it, or sum over "
+            "more people with two pictures"
+        )
+    root_DD: Matrix = (vectors_DD * values_D**-0.5) @ vectors_DD.T
+    return root_DD
+
+
+STATISTICS: Final = Method(
+    name="statistics",
+    source="Fisher 1936; Hatch, Kajarekar, Stolcke 2006; Prince, Elder 2007: moments that are summed, not trained",
+    options=StatisticsOptions,
+    contribution_layout=contribution_layout,
+    device_round=device_round,
+    server_start=server_start,
+    server_step=server_step,
+    requirements=lambda _task: Requirements(why_synchronous="one sum makes the model, and none is stale"),
+    properties=frozenset({Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY}),
+)

@@ -1,0 +1,386 @@
+"""Summed statistics: golden numbers by hand, sums equal to pooled computation, and what a sum cannot carry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+from numpy.typing import NDArray
+
+from mien.contribution import Contribution, Total
+from mien.errors import ConfigError, CorruptDataError, NonFiniteError
+from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
+from mien.methods import METHODS
+from mien.methods.base import Crops, DeviceInput, Embeddings, ServerState, Trained, TrainingJob, never_stop
+from mien.methods.statistics import STATISTICS, dim_of, frozen, norm_bound, options_of, person_addends
+from mien.secagg.vector import ContributionMap
+from mien.specs import AsynchronousSpec, CohortSpec, DpSpec, PrivacySpec, ServerSpec, TaskSpec
+
+pytestmark = pytest.mark.numerics
+
+Features = NDArray[np.floating[Any]]
+
+
+def part_of(dim: int) -> ParameterPart:
+    """Return the adapter's part of a model with one tensor before it."""
+    entries = (
+        ParameterEntry("trunk.weight", (3,)),
+        ParameterEntry("adapter.weight", (dim, dim)),
+        ParameterEntry("adapter.bias", (dim,)),
+    )
+    return ParameterLayout(entries).part(("adapter.*",))
+
+
+def theta_of(part: ParameterPart) -> Vector:
+    """Return a model whose adapter has been trained before, so that it is not the identity."""
+    return np.random.default_rng(5).standard_normal(part.layout.size).astype(np.float32)
+
+
+@dataclass
+class Given:
+    """A runtime whose features are given; it notes the models that it was asked about."""
+
+    given: Features
+    asked: list[Vector] = field(default_factory=list)
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        raise AssertionError("statistics are of features as they are")
+
+    def features(self, theta: Vector, crops: Crops) -> Embeddings:
+        self.asked.append(theta)
+        return np.asarray(self.given, np.float32)
+
+    def train(self, job: TrainingJob, should_stop: object = never_stop) -> Trained:
+        raise AssertionError("no phone trains")
+
+
+def task_of(**changes: Any) -> TaskSpec:
+    task = TaskSpec(
+        "statistics",
+        method="statistics",
+        rounds=1,
+        cohort=CohortSpec(size=8, min_reports=3),
+        privacy=PrivacySpec(min_cohort=3, reveals=("class_moment",)),
+        options={"min_people": 3},
+    )
+    return replace(task, **changes)
+
+
+def phone(task: TaskSpec, features_ND: Features, labels: list[int] | None = None, seed: int = 0) -> Contribution:
+    """Return what a phone with these features sends."""
+    part = part_of(features_ND.shape[1])
+    crops = np.zeros((len(features_ND), 1, 1, 3), np.uint8)
+    own = None if labels is None else np.array(labels)
+    inp = DeviceInput(task, part, features_ND.shape[1], theta_of(part), crops, own, seed=seed)
+    return STATISTICS.device_round(inp, Given(features_ND)).contribution
+
+
+def total_of(contributions: list[Contribution]) -> Total:
+    total = Total.empty(contributions[0].layout)
+    for each in contributions:
+        total = total.plus(each)
+    return total
+
+
+def stepped(task: TaskSpec, total: Total, dim: int) -> ServerState:
+    part = part_of(dim)
+    return STATISTICS.server_step(task, part, STATISTICS.server_start(task, part, theta_of(part)), total, {})
+
+
+def adapter_of(state: ServerState, dim: int) -> tuple[Features, Features]:
+    values = part_of(dim).gather(state.theta).astype(np.float64)
+    return values[: dim * dim].reshape(dim, dim), values[dim * dim :]
+
+
+# By hand: features of length 2 at most, three people, one of them with a single picture.
+
+A = np.array([[1.0, 0.4], [1.0, -0.4]])
+B = np.array([[-1.0, 0.0]])
+C = np.array([[0.0, 1.0], [0.4, 1.0]])
+BY_HAND = {"min_people": 3, "longest": 2.0, "max_people": 1, "shrinkage": 0.0}
+
+
+def test_one_persons_addends_by_hand() -> None:
+    """m = (0.5, 0), W = diag(0, 0.08), in units of a quarter; off the diagonal stands the square root of 2."""
+    found = person_addends(A / 2)
+    np.testing.assert_allclose(found["people"], [1.0, 1.0, 0.5])
+    np.testing.assert_allclose(found["mean"], [0.5, 0.0])
+    np.testing.assert_allclose(found["second"], [0.25, 0.0, 0.0])
+    np.testing.assert_allclose(found["within"], [0.0, 0.0, 0.32], atol=1e-15)
+    np.testing.assert_allclose(person_addends(C / 2)["second"], [0.01, 0.05 * math.sqrt(2), 0.25])
+
+
+def test_one_picture_counts_for_the_mean_and_not_for_the_scatter() -> None:
+    found = person_addends(B / 2)
+    np.testing.assert_allclose(found["people"], [1.0, 0.0, 1.0])
+    np.testing.assert_allclose(found["mean"], [-0.5, 0.0])
+    np.testing.assert_array_equal(found["within"], 0.0)
+
+
+def test_the_map_by_hand() -> None:
+    """W = diag(0.01, 0.04), so W^(-1/2) = diag(10, 5), as long as I: times sqrt(2 / 125); mu = (1/30, 1/6)."""
+    task = task_of(options={**BY_HAND, "form": "wccn"})
+    state = stepped(task, total_of([phone(task, each) for each in (A, B, C)]), 2)
+    weight, bias = adapter_of(state, 2)
+    scale = math.sqrt(2 / 125)
+    np.testing.assert_allclose(weight, np.diag([10 * scale, 5 * scale]), atol=1e-6)
+    np.testing.assert_allclose(bias, [-10 * scale * 2 / 30, -5 * scale * 2 / 6], atol=1e-6)
+    np.testing.assert_allclose(state.arrays["people"], [3.0, 2.0, 2.0])
+    assert state.rounds == 1
+
+
+def test_between_people_by_hand_through_plda() -> None:
+    """B = ((0.51, 0.05), (0.05, 0.25)) less 3 mu mu', halved, less W 2/3: ((0.74, 0.05), (0.05, 0.17)) / 3."""
+    task = task_of(options={**BY_HAND, "form": "plda"})
+    weight, _ = adapter_of(stepped(task, total_of([phone(task, each) for each in (A, B, C)]), 2), 2)
+    root = np.diag([10.0, 5.0])
+    values, vectors = np.linalg.eigh(root @ np.array([[0.74, 0.05], [0.05, 0.17]]) @ root / 3)
+    wanted = (vectors * np.sqrt(values / (values + 1))) @ vectors.T @ root
+    np.testing.assert_allclose(weight, wanted * math.sqrt(2) / np.linalg.norm(wanted), atol=1e-5)
+
+
+def test_centring_moves_and_does_not_turn() -> None:
+    task = task_of(options={**BY_HAND, "form": "centre"})
+    weight, bias = adapter_of(stepped(task, total_of([phone(task, each) for each in (B, -B, C)]), 2), 2)
+    np.testing.assert_array_equal(weight, np.eye(2))
+    np.testing.assert_allclose(bias, [-0.2 / 3, -1.0 / 3], atol=1e-6)
+
+
+# Sums equal what one place would compute.
+
+DIM = 6
+
+
+def people(count: int, *, seed: int = 0, dim: int = DIM) -> list[Features]:
+    """Return features of so many people, of 1 to 5 pictures each, none longer than 20."""
+    rng = np.random.default_rng(seed)
+    means = rng.normal(0, 2, (count, dim)) + np.linspace(0, 3, dim)
+    pictures = (mean + rng.normal(0, 1, (1 + k % 5, dim)) @ _SPREAD[:dim, :dim] for k, mean in enumerate(means))
+    return [each / np.maximum(1, np.linalg.norm(each, axis=1, keepdims=True) / 19.9) for each in pictures]
+
+
+_SPREAD = np.diag(np.linspace(0.3, 1.5, DIM)) + 0.1
+
+
+def pooled(everybody: list[Features]) -> tuple[Features, Features, Features]:
+    """Return mu, W and B as textbooks have them, with the features of everybody in one place."""
+    means = np.stack([each.mean(axis=0) for each in everybody])
+    within = np.mean([np.cov(each.T) for each in everybody if len(each) > 1], axis=0)
+    few = np.mean([1 / len(each) for each in everybody])
+    return means.mean(axis=0), within, np.cov(means.T) - within * few
+
+
+@pytest.mark.parametrize("form", ["centre", "wccn", "lda", "plda"])
+def test_phones_sums_give_the_map_of_pooled_features(form: str) -> None:
+    """Discriminants of B v = lambda W_r v by another solver: all cosines under the map are the same."""
+    everybody, r, k = people(40), 0.1, 3
+    options = {"form": form, "shrinkage": r, "rank": k, "min_people": 40, "max_people": 4}
+    task = task_of(options=options)
+    sent, start = [], 0
+    while start < len(everybody):  # phones of one to four people
+        held = everybody[start : start + 1 + len(sent) % 4]
+        labels = [i for i, each in enumerate(held) for _ in each]
+        sent.append(phone(task, np.concatenate(held), labels))
+        start += len(held)
+    weight, bias = adapter_of(stepped(task, total_of(sent), DIM), DIM)
+
+    mu, within, between = pooled(everybody)
+    shrunk = (1 - r) * within + r * np.trace(within) / DIM * np.eye(DIM)
+    values, v = scipy.linalg.eigh(between, shrunk)
+    gains = {"wccn": np.ones(DIM), "plda": np.sqrt(np.maximum(values, 0) / (np.maximum(values, 0) + 1))}
+    gains |= {"lda": np.repeat([0.0, 1.0], [DIM - k, k])}
+    others = np.random.default_rng(9).normal(0, 3, (30, DIM))
+    wanted = others - mu if form == "centre" else (others - mu) @ v * gains[form]
+    np.testing.assert_allclose(_cosines(others @ weight.T + bias), _cosines(wanted), atol=2e-4)
+
+
+def _cosines(x: Features) -> Features:
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    return np.asarray(unit @ unit.T)
+
+
+def test_a_phone_of_many_people_counts_as_many_as_the_task_says() -> None:
+    task = task_of(options={"min_people": 3, "max_people": 2})
+    held = people(5)
+    labels = [i for i, each in enumerate(held) for _ in each]
+    one, same, other = (phone(task, np.concatenate(held), labels, seed) for seed in (1, 1, 2))
+    assert one.summed[one.layout.slices["people"]][0] == 1.0  # two people, in units of two
+    np.testing.assert_array_equal(one.vector, same.vector)
+    assert not np.array_equal(one.vector, other.vector)
+
+
+def test_features_are_those_of_the_model_before_its_adapter() -> None:
+    part = part_of(2)
+    runtime = Given(A)
+    inp = DeviceInput(task_of(), part, 2, theta_of(part), np.zeros((2, 1, 1, 3), np.uint8))
+    STATISTICS.device_round(inp, runtime)
+    (asked,) = runtime.asked
+    np.testing.assert_array_equal(part.gather(asked), [1, 0, 0, 1, 0, 0])
+    np.testing.assert_array_equal(asked[:3], inp.theta[:3])
+    assert frozen(part, asked) is asked, "a runtime keeps the very model loaded"
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_phone_adds_more_than_the_bound(seed: int) -> None:
+    """Whatever its pictures are: features of any length and any scatter, one person or several."""
+    rng = np.random.default_rng(seed)
+    direction = rng.normal(0, 1, (9, DIM))
+    features = (
+        direction / np.linalg.norm(direction, axis=1, keepdims=True) * rng.choice([1e-3, 4.0, 19.0, 300.0], (9, 1))
+    )
+    features[:5] *= min(1.0, 19.0 / np.linalg.norm(features[:5], axis=1).max())
+    sent = phone(task_of(options={"min_people": 3, "max_people": 3}), features, [0, 0, 0, 1, 1, 1, 2, 2, 2])
+    addends = ContributionMap(sent.layout).addends(sent)
+    assert addends.metrics == ()
+    assert np.linalg.norm(addends.update) <= norm_bound() * (1 + 1e-6)
+    assert np.abs(addends.update).max() <= 1 + 1e-6
+
+
+def test_a_scatter_that_is_too_long_is_cut() -> None:
+    found = person_addends(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    assert np.linalg.norm(found["within"]) == pytest.approx(1.0)
+
+
+def test_the_map_does_not_take_sides() -> None:
+    """Turned features give the turned map, and adapting again from the same pictures the same one."""
+    everybody, task = people(30, seed=4), task_of(options={"form": "plda", "shrinkage": 0.1, "min_people": 3})
+    turn = np.linalg.qr(np.random.default_rng(1).normal(size=(DIM, DIM)))[0]
+    weight, _ = adapter_of(stepped(task, total_of([phone(task, each) for each in everybody]), DIM), DIM)
+    turned, _ = adapter_of(stepped(task, total_of([phone(task, each @ turn) for each in everybody]), DIM), DIM)
+    np.testing.assert_allclose(turn @ turned @ turn.T, weight, atol=1e-4)
+    assert np.linalg.norm(weight) == pytest.approx(math.sqrt(DIM), rel=1e-6)
+
+
+# What is refused, by one sentence.
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"privacy": PrivacySpec(min_cohort=3, secure_aggregation="off")}, "people's templates"),
+        ({"privacy": PrivacySpec(min_cohort=3)}, 'privacy.reveals = \\["class_moment"\\]'),
+        ({"privacy": PrivacySpec(min_cohort=3, groups=2, reveals=("class_moment",)),
+          "cohort": CohortSpec(size=8, min_reports=6)}, "privacy.groups"),
+        ({"privacy": PrivacySpec(min_cohort=3, l2_clip=1.0, reveals=("class_moment",))}, "would be clipped"),
+        ({"privacy": PrivacySpec(min_cohort=3, coordinate_clip=0.5, reveals=("class_moment",))}, "would be clipped"),
+        ({"rounds": 2}, "one round"),
+        ({"server": ServerSpec(momentum=0.9)}, "server.momentum"),
+        ({"options": {"form": "qda"}}, "form"),
+        ({"options": {"shrinkage": 1.5}}, "options.shrinkage"),
+        ({"options": {"rank": 0}}, "options.rank"),
+        ({"options": {"min_people": 2}}, "options.min_people"),
+        ({"options": {"max_people": 0}}, "options.max_people"),
+        ({"options": {"longest": 0.0}}, "options.longest"),
+        ({"options": {"form": "lda", "rank": DIM}}, "must be below"),
+    ],
+)  # fmt: skip
+def test_a_task_that_would_show_too_much_or_say_nothing(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        STATISTICS.contribution_layout(task_of(**changes), part_of(DIM), DIM)
+
+
+def test_a_model_that_is_not_frozen() -> None:
+    part = part_of(DIM)
+    for patterns in (("*",), ("trunk.*",), ("adapter.weight",)):
+        with pytest.raises(ConfigError, match="frozen but for its adapter"):
+            STATISTICS.contribution_layout(task_of(), part.layout.part(patterns), DIM)
+    with pytest.raises(ConfigError, match="embeddings have 7"):
+        STATISTICS.contribution_layout(task_of(), part, 7)
+    assert dim_of(part) == DIM
+
+
+def test_features_that_are_longer_than_the_task_says() -> None:
+    with pytest.raises(ConfigError, match=r"features are 39 long, and options\.longest is 20"):
+        phone(task_of(), np.full((3, DIM), 39 / math.sqrt(DIM)))
+
+
+@pytest.mark.parametrize(
+    ("options", "count", "words"),
+    [
+        ({"min_people": 50}, 40, "the sum is of 40 people, and options.min_people is 50"),
+        ({"min_people": 3, "form": "lda", "rank": 4}, 4, "span too little for options.rank 4"),
+        ({"min_people": 3}, 1, "0 people in the sum had two pictures"),
+        ({"min_people": 3, "shrinkage": 0.0}, 5, "not positive definite with options.shrinkage 0"),
+    ],
+)
+def test_a_sum_that_cannot_carry_the_form(options: dict[str, Any], count: int, words: str) -> None:
+    """One picture a person leaves no scatter; the scatter of five people's ten pictures has not all directions."""
+    task = task_of(options={"max_people": 1, **options})
+    held = people(40) if count == 40 else [people(40)[0]] * 4 if count == 1 else people(count)
+    held = [each[:2] for each in held] if count == 5 else held
+    with pytest.raises(ConfigError, match=words):
+        stepped(task, total_of([phone(task, each) for each in held]), DIM)
+
+
+def test_a_sum_without_anybody() -> None:
+    layout = STATISTICS.contribution_layout(task_of(), part_of(DIM), DIM)
+    with pytest.raises(NonFiniteError, match="nobody's statistics"):
+        stepped(task_of(), Total.empty(layout), DIM)
+
+
+def test_pictures_that_do_not_differ_within_people() -> None:
+    task = task_of(options={"min_people": 3, "max_people": 1})
+    held = [np.repeat(each[:1], 2, axis=0) for each in people(10)]
+    with pytest.raises(ConfigError, match="not positive definite"):
+        stepped(task, total_of([phone(task, each) for each in held]), DIM)
+
+
+def test_people_who_do_not_differ_have_no_discriminants() -> None:
+    """Their means lie no further apart than pictures of one person do: nothing is left for plda."""
+    task = task_of(options={"min_people": 3, "max_people": 1, "form": "plda", "shrinkage": 0.1})
+    rng = np.random.default_rng(2)
+    held = [each - each.mean(axis=0) for each in (rng.normal(0, 1, (4, DIM)) for _ in range(20))]
+    with pytest.raises(ConfigError, match="do not differ by more"):
+        stepped(task, total_of([phone(task, each) for each in held]), DIM)
+
+
+def test_noise_leaves_a_map_or_a_reason() -> None:
+    """Under differential privacy a sum is not checked for what only honest sums have, but for what a map needs."""
+    dp = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=1)
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, dp=dp, l2_clip=1.0)
+    task = task_of(privacy=privacy, trainable=("adapter.*",), options={"min_people": 3, "max_people": 1})
+    total = total_of([phone(task, each) for each in people(40)])
+    noise = np.random.default_rng(3).standard_normal(len(total.vector))
+    noise[:2] = 0.0
+    little, much = (replace(total, vector=total.vector + deviation * noise) for deviation in (1e-3, 10.0))
+    assert np.isfinite(stepped(task, little, DIM).theta).all()
+    with pytest.raises(ConfigError, match=r"people|positive definite"):
+        stepped(task, much, DIM)
+
+
+@pytest.mark.parametrize(
+    ("lane", "place", "value", "words"),
+    [
+        ("people", 0, 99.0, "counts of people"),
+        ("people", 1, 41.0, "counts of people"),
+        ("people", 2, 0.0, "counts of pictures"),
+        ("mean", 0, 30.0, "means of people"),
+        ("second", 0, 99.0, "means of people"),
+        ("second", 0, -5.0, "means of people"),
+        ("within", 0, 99.0, "scatter within people"),
+        ("within", 0, -2.0, "scatter within people"),
+    ],
+)
+def test_a_sum_that_phones_cannot_have(lane: str, place: int, value: float, words: str) -> None:
+    task = task_of(options={"min_people": 3, "max_people": 1})
+    total = total_of([phone(task, each) for each in people(40)])
+    total[lane][place] = value
+    with pytest.raises(CorruptDataError, match=words):
+        stepped(task, total, DIM)
+
+
+def test_it_is_a_method_like_the_others() -> None:
+    assert METHODS["statistics"] is STATISTICS
+    assert STATISTICS.trains
+    assert not STATISTICS.is_minimised
+    needed = STATISTICS.requirements(task_of())
+    assert (needed.objective, needed.public_faces, needed.other_models) == ("", False, ())
+    assert needed.why_synchronous
+    assert task_of(asynchronous=AsynchronousSpec()).asynchronous is not None
+    with pytest.raises(ConfigError, match=r"options\.frm"):
+        options_of(task_of(options={"frm": "lda"}))
+    assert "array" not in repr(stepped(task_of(), total_of([phone(task_of(), each) for each in people(9)]), DIM))
