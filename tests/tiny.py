@@ -11,6 +11,7 @@ from torch import nn
 from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import Backbone, layout_of, theta_of
+from mien.backbones.adapter import build_adapted
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops
 from mien.protocol.rounds import BlobId
@@ -59,6 +60,11 @@ def tiny_cnn(dim: int = 8, *, seed: int = 0, batch_norm: bool = False) -> Tiny:
         "embedding": nn.Sequential(nn.Flatten(), nn.Linear(64, dim)),
     }
     return tiny_of(Backbone("tiny", FaceInputSpec(dim=dim), stages, ("mix.*", "embedding.*")))
+
+
+def tiny_adapted(dim: int = 8, *, seed: int = 0) -> Tiny:
+    """Return `tiny_cnn` with a linear adapter behind it, which alone is trained and does nothing yet."""
+    return tiny_of(build_adapted(FaceInputSpec(dim=dim), base=lambda _spec: tiny_cnn(dim, seed=seed).backbone))
 
 
 def tiny_linear(dim: int = 3, *, seed: int = 0) -> Tiny:

@@ -6,6 +6,7 @@ rounds with 1,000 phones; here SFace is frozen, and 600 phones of ten images eac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from mien.evaluation import det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
 from mien.methods.base import ServerState
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from simulation.engines.engine import RoundRecord, run_task
+from simulation.engines.engine import RoundRecord, Run, run_task
 from simulation.engines.runtimes import OncePerRound
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench, open_workbench
@@ -52,16 +53,22 @@ def measure(job: Job) -> Mapping[str, Any]:
         trace.append([record.round, bench.verification(state.theta, validation)["eer"]])
 
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
-    cohort = bench.cohort(_clients(phones, settings.get("clients", len(phones))), public)
+    held = public if settings.get("held") == "public" else phones
+    cohort = bench.cohort(_clients(held, settings.get("clients", len(held))), public)
     runtime = OncePerRound(bench.runtime)
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, runtime, after_round=note)
     return {
         **_figures(bench, run.state.theta, test),
         "rounds_to_target": next((r for r, eer in trace if eer <= target), task.rounds + 1.0),
         "trace": trace,
-        "loss_first": run.records[0].loss_before,
-        "loss_last": run.records[-1].loss_after,
+        **_losses(run),
     }
+
+
+def _losses(run: Run) -> dict[str, float]:
+    """Return the losses before the first round and after the last; none where no phone trained."""
+    losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
+    return {name: loss for name, loss in losses.items() if not math.isnan(loss)}
 
 
 def _figures(bench: Workbench, theta: Vector, test: tuple[str, ...]) -> dict[str, float]:

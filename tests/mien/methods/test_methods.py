@@ -23,8 +23,9 @@ PUBLIC = np.concatenate([made_up_crops(3, seed=100 + k) for k in range(4)])
 LABELS = np.repeat(np.arange(4), 3)
 
 
-TRAINING = {name: method for name, method in METHODS.items() if method.trains}
-"""Methods that change a model; tests/golden/test_fleet_evaluation.py is about the one that measures."""
+TRAINING = {name: method for name, method in METHODS.items() if method.is_minimised}
+"""Methods whose devices train; tests/golden/test_fleet_evaluation.py is about the one that measures, and
+test_statistics.py about the one whose devices embed only."""
 
 # What a method cannot do without.
 OPTIONS: dict[str, dict[str, object]] = {

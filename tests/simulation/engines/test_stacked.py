@@ -32,7 +32,8 @@ pytestmark = pytest.mark.numerics
 
 
 def test_every_method_has_a_case() -> None:
-    assert {case.task.method for case in CASES.values()} == set(METHODS)
+    """But for the one that needs a model with an adapter (test_statistics.py)."""
+    assert {case.task.method for case in CASES.values()} | {"statistics"} == set(METHODS)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,0 +1,88 @@
+"""Summed statistics in every engine: whoever runs the phones, the sum and the adapter are the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from mien.errors import ConfigError
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from simulation.engines.base import Engine, RoundWork, combined
+from simulation.engines.choice import choose
+from simulation.engines.engine import Cohort, Run, run_task
+from simulation.engines.fused import FusedEngine
+from simulation.engines.runtimes import OncePerRound, PublicOnly
+from simulation.engines.sequential import SequentialEngine
+from simulation.engines.stacked import StackedEngine
+from simulation.engines.sums import Sums
+from simulation.runs.spec import RunSpec
+from tests.simulation.engines.agreement import assert_same
+from tests.simulation.engines.cases import several
+from tests.tiny import tiny_adapted
+
+pytestmark = pytest.mark.numerics
+
+TINY = tiny_adapted()
+PART, DIM = TINY.part(), 8
+TASK = TaskSpec(
+    name="statistics",
+    method="statistics",
+    rounds=1,
+    cohort=CohortSpec(size=6, min_reports=4),
+    privacy=PrivacySpec(min_cohort=3, max_weight=1, reveals=("class_moment",)),
+    options={"form": "plda", "shrinkage": 0.2, "min_people": 12, "max_people": 2, "longest": 1.0},
+    seed=3,
+)
+
+
+def run(engine: Engine, *, sums: Sums = "exact") -> Run:
+    return run_task(TASK, PART, DIM, TINY.theta, several, engine, sums=sums)
+
+
+@pytest.mark.parametrize("name", ["stacked", "fused", "auto"])
+def test_every_engine_makes_the_sequential_ones_adapter(name: str) -> None:
+    choice = choose(name, TINY.runtime(), TASK, PART)  # type: ignore[arg-type]
+    expected = run(SequentialEngine(TINY.runtime()))
+    found = run(choice.engine)
+    assert_same(found, expected)
+    np.testing.assert_array_equal(TINY.theta[: -PART.size], found.state.theta[: -PART.size])
+    assert np.abs(found.state.theta - TINY.theta).max() > 0.1
+    assert np.isnan(found.records[0].loss_before), "nobody trained"
+    assert found.state.arrays["people"][0] * 2 == 12
+
+
+def test_a_cohort_in_shards_makes_it_too() -> None:
+    """As a cluster's workers do: each shard by itself, then one sum of them."""
+    engine = choose("auto", OncePerRound(TINY.runtime()), TASK, PART).engine
+    assert engine.name == "sequential"
+    state = run(SequentialEngine(TINY.runtime())).state
+    work = RoundWork(TASK, PART, DIM, replace(state, theta=TINY.theta, arrays={}), several, (), 1)
+    shards = [engine.train(replace(work, devices=tuple(names))) for names in ("ab", "cdef")]
+    whole = engine.train(replace(work, devices=tuple("abcdef")))
+    np.testing.assert_allclose(combined(shards).total.vector, whole.total.vector, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", [SequentialEngine, StackedEngine, FusedEngine])
+def test_ring_sums_are_the_exact_ones_to_the_quantisers_steps(engine: type[Engine]) -> None:
+    made = engine(TINY.runtime())  # type: ignore[call-arg]
+    ring, exact = (run(made, sums=sums).state for sums in ("ring", "exact"))
+    for name, values in exact.arrays.items():
+        np.testing.assert_allclose(ring.arrays[name], values, atol=6 * 2.0**-28, err_msg=name)
+    np.testing.assert_allclose(ring.theta, exact.theta, atol=2e-2)
+    assert not np.array_equal(ring.theta, exact.theta)
+
+
+def test_a_control_that_trains_on_public_people_is_refused() -> None:
+    """The statistics of public people are those of a cohort of them: there is nothing to leave out of a phone's."""
+    with pytest.raises(ConfigError, match="statistics has no public faces"):
+        RunSpec(name="x", faces=(object(),), control="public_only", task=TASK)  # type: ignore[arg-type]
+    assert choose("auto", PublicOnly(TINY.runtime()), TASK, PART).engine.name == "sequential"
+
+
+def test_phones_of_one_person_and_of_several_are_one_cohort() -> None:
+    one = Cohort({**several.crops, "z": several.crops["a"][:1]}, labels=several.labels)
+    task = replace(TASK, cohort=CohortSpec(size=7, min_reports=7))
+    found = run_task(task, PART, DIM, TINY.theta, one, TINY.runtime())
+    assert found.state.arrays["people"][0] * 2 == 13
