@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from device_sdk.rounds.disclosure import Agreement, check_agreed, check_kind, disclosure, measuring_disclosure
+from coordinator.operator.disclosure import disclosures
+from device_sdk.rounds.disclosure import (
+    Agreement,
+    check_agreed,
+    check_kind,
+    disclosure,
+    measuring_disclosure,
+    summing_disclosure,
+)
+from device_sdk.rounds.work import JUDGING, MEASURING, SUMMING, TRAINING, work_of
 from mien.contribution import ContributionLayout, Lane
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods.fedavg import FEDAVG
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION, privacy_of
+from mien.methods.statistics import STATISTICS
+from mien.protocol.rounds import Role
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 
 SUMS = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss_before", 1), Lane("delta", 1_250_000)))
@@ -143,3 +155,42 @@ class TestMeasuringModels:
         with pytest.raises(ConfigError, match=r"measures models on the pictures here.*--evaluation"):
             check_kind(FEDERATED_EVALUATION, self.measuring, Agreement(allow_evaluation=False))
         check_kind(FEDAVG, task(), Agreement(allow_evaluation=False))
+
+
+class TestSummingStatistics:
+    """What leaves is a mean feature and its square: the words say so, and that no phone trains."""
+
+    summing = TaskSpec(
+        "sums", method="statistics", rounds=1, privacy=PrivacySpec(max_weight=1, reveals=("class_moment",))
+    )
+    part = ParameterLayout((ParameterEntry("adapter.weight", (4, 4)), ParameterEntry("adapter.bias", (4,)))).part(
+        ("*",)
+    )
+    layout = STATISTICS.contribution_layout(summing, part, 4)
+
+    def test_what_leaves_is_said(self) -> None:
+        said = " ".join(summing_disclosure(self.summing, self.layout, num_images=9, min_cohort=16, num_people=2))
+        assert "29 numbers (0 KB): the mean of what the model makes of 9 images of 2 people" in said
+        assert "that mean multiplied with itself" in said
+        assert "whether somebody whose face is known took part" in said
+        assert "no embedding but in a sum, and nothing is trained on them" in said
+        assert "by how much training" not in said
+        told = " ".join(disclosures(self.summing))
+        assert "No phone trains." in told
+        assert "Nothing is trained." not in told
+
+    def test_it_is_the_work_of_a_method_that_embeds_only(self) -> None:
+        assert work_of(Role.TRAIN, STATISTICS) is SUMMING
+        assert work_of(Role.TRAIN, FEDAVG) is TRAINING
+        assert work_of(Role.TRAIN, FEDERATED_EVALUATION) is MEASURING
+        assert work_of(Role.VALIDATE, FEDAVG) is JUDGING
+
+    def test_an_owner_who_did_not_agree_to_summed_moments_stays_out(self) -> None:
+        with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
+            check_agreed(self.summing, self.layout, Agreement())
+        check_agreed(self.summing, self.layout, Agreement(allow_reveal=frozenset({"class_moment"})))
+
+    def test_a_cohort_below_the_owners_floor_is_refused(self) -> None:
+        small = replace(self.summing, privacy=replace(self.summing.privacy, min_cohort=8))
+        with pytest.raises(ConfigError, match="sums over 8 devices; this device agrees to 16 or more"):
+            check_agreed(small, self.layout, Agreement(allow_reveal=frozenset({"class_moment"})))

@@ -8,19 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import find_method
 from mien.records import from_mapping
 from mien.specs import TaskSpec
 from simulation.papers import fedface, fedgc
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.spec import load
-from tests.tiny import tiny_cnn
 
 NUM_PEOPLE = 1000  # of the synthetic faces that the studies are made for
 STUDIES = {
     module: {quick: module.study(quick=quick, faces=None) for quick in (True, False)} for module in (fedface, fedgc)
 }
-TINY = tiny_cnn(8)
+DIM = 128
+ADAPTER = ParameterLayout((ParameterEntry("adapter.weight", (DIM, DIM)), ParameterEntry("adapter.bias", (DIM,)))).part(
+    ("adapter.*",)
+)
 HERE = Path(fedface.__file__).parent
 
 
@@ -34,8 +37,8 @@ def test_every_row_is_a_task_that_its_method_takes(module: Any, quick: bool) -> 
     study = STUDIES[module][quick]
     assert study.claims
     for name, task in tasks(study).items():
-        layout = find_method(task.method).contribution_layout(task, TINY.part(), 8)
-        assert bool(layout.revealed) == bool(task.privacy.reveals), name
+        layout = find_method(task.method).contribution_layout(task, ADAPTER, DIM)
+        assert bool(layout.revealed) == ("class_embeddings" in task.privacy.reveals), name
         assert task.trainable == ("adapter.*",)
 
 
@@ -80,11 +83,24 @@ def test_clients_of_fedgc_share_nobody(unbalanced: bool) -> None:
     assert (sizes.max() > 4 * sizes.min()) == unbalanced
 
 
-def test_a_toy_run_gives_every_figure() -> None:
-    settings = next(row.settings for row in STUDIES[fedface][True].rows if row.name == "fedface")
-    found = fedface.measure(Job("fedface", 0, settings))
+@pytest.mark.parametrize("name", ["fedface", "statistics", "statistics_public"])
+def test_a_toy_run_gives_every_figure(name: str) -> None:
+    settings = next(row.settings for row in STUDIES[fedface][True].rows if row.name == name)
+    found = fedface.measure(Job(name, 0, settings))
     assert {"eer", "fmr_released", "cos_non_mated", "rounds_to_target", "trace"} <= set(found)
     assert len(found["trace"]) == 1
+    assert ("loss_first" in found) == (name == "fedface"), "no phone trains for statistics"
+    assert all(np.isfinite(value) for figure, value in found.items() if figure != "trace")
+
+
+def test_the_control_of_statistics_is_a_cohort_of_public_people() -> None:
+    rows = {row.name: row for row in STUDIES[fedface][False].rows}
+    task, control = (
+        from_mapping(TaskSpec, rows[name].settings["task"]) for name in ("statistics", "statistics_public")
+    )
+    assert (task.cohort.size, control.cohort.size) == (600, 40)
+    assert {"statistics_centre", "statistics_wccn", "statistics_plda"} <= set(rows)
+    assert all(task.rounds == 1 for name, task in tasks(STUDIES[fedface][False]).items() if "statistics" in name)
 
 
 @pytest.mark.parametrize(("name", "phones"), [("phones", 10), ("phones_800", 800), ("phones_lfw", 573)])

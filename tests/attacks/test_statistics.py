@@ -1,0 +1,111 @@
+"""Hostile addends in a sum of statistics: what is out of bounds is cut or found, what is within moves little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mien.contribution import Contribution, Total
+from mien.errors import ConfigError, CorruptDataError, MienError, NonFiniteError
+from mien.methods.statistics import COUNTS, MEAN, SECOND, WITHIN, norm_bound
+from mien.secagg.emulation import EmulatedSum
+from mien.secagg.masks import WordStream
+from mien.secagg.planner import plan_round
+from mien.secagg.vector import ContributionMap
+from mien.specs import DpSpec, TaskSpec
+from simulation.engines.sums import NOBODY
+from tests.mien.methods.test_statistics import DIM, adapter_of, part_of, people, phone, stepped, task_of, total_of
+
+TASK = task_of(options={"min_people": 3, "max_people": 1, "form": "wccn", "shrinkage": 0.2})
+HONEST = [phone(TASK, each) for each in people(60, seed=7)]
+
+
+def opened(task: TaskSpec, contributions: list[Contribution]) -> Total:
+    """Return the sum as secure aggregation opens it: every device's own encoder clips and rounds."""
+    mapped = ContributionMap(contributions[0].layout)
+    summed = EmulatedSum(plan_round(replace(task, cohort=replace(task.cohort, size=100)), mapped.layout, NOBODY))
+    for number, each in enumerate(contributions):
+        stream = WordStream(bytes([number]) * 32)
+        summed.add(mapped.addends(each), DpSpec(), lambda size, drawn=stream: drawn.take(size).tobytes()[:size])  # type: ignore[misc]
+    return mapped.total(summed.open(0.0))
+
+
+def with_lanes(changes: dict[str, Any]) -> Contribution:
+    """Return an honest phone's contribution whose lanes are other ones."""
+    vector = HONEST[0].vector.copy()
+    for name, values in changes.items():
+        vector[HONEST[0].layout.slices[name]] = values
+    return Contribution(HONEST[0].layout, vector)
+
+
+@pytest.mark.parametrize("lane", [MEAN, SECOND, WITHIN])
+@pytest.mark.parametrize("value", [1e30, -1e30])
+def test_a_phone_that_shouts_is_cut_to_the_bound(lane: str, value: float) -> None:
+    """Whatever it says, it adds no more than the clip, a tenth of what sixty honest phones add; or it is found."""
+    total = opened(TASK, [with_lanes({lane: value}), *HONEST[1:]])
+    honest = opened(TASK, HONEST[1:])
+    assert np.linalg.norm(total.vector[2:] - honest.vector[2:]) <= TASK.privacy.l2_clip + 0.01
+    before, _ = adapter_of(stepped(TASK, honest, DIM), DIM)
+    try:
+        after, _ = adapter_of(stepped(TASK, total, DIM), DIM)
+    except (CorruptDataError, ConfigError):
+        return
+    assert np.linalg.norm(after - before) < np.linalg.norm(before)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_never_leaves_nor_enters(value: float) -> None:
+    with pytest.raises(NonFiniteError):
+        HONEST[0].layout.parse(with_lanes({WITHIN: value}).to_bytes())
+    with pytest.raises(NonFiniteError):
+        opened(TASK, [with_lanes({WITHIN: value}), *HONEST[1:]])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {COUNTS: [-1.0, 1.0, 1.0]},
+        {COUNTS: [1.0, -1.0, 1.0]},
+        {COUNTS: [0.0, 0.0, -1.0]},
+        {COUNTS: [1.0, 1.0, 2.0]},
+    ],
+)
+def test_a_cohort_of_liars_about_counts_is_found(changes: dict[str, Any]) -> None:
+    """One alone hides in the others' sum, by at most the one that it is; many do not."""
+    with pytest.raises(CorruptDataError, match="a phone lied or is broken"):
+        stepped(TASK, total_of([with_lanes(changes) for _ in range(31)] + HONEST[31:]), DIM)
+
+
+def test_a_liar_within_the_bound_moves_the_map_by_its_share() -> None:
+    """It claims a scatter along one direction, as long as is allowed: the map moves, and is still of full rank."""
+    along = np.zeros(DIM * (DIM + 1) // 2)
+    along[0] = 1.0
+    honest, _ = adapter_of(stepped(TASK, total_of(HONEST), DIM), DIM)
+    lied, _ = adapter_of(stepped(TASK, total_of([with_lanes({WITHIN: along}), *HONEST[1:]]), DIM), DIM)
+    assert np.linalg.norm(lied - honest) > 1e-3
+    assert np.linalg.norm(lied - honest) < np.linalg.norm(honest)
+    assert np.linalg.matrix_rank(lied) == DIM
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_sum_of_anything_gives_a_map_or_a_reason(seed: int) -> None:
+    """Never NaN, never a crash: whatever the numbers in an opened sum are."""
+    rng = np.random.default_rng(seed)
+    total = Total(HONEST[0].layout, rng.normal(0, 10.0 ** rng.integers(-6, 6), HONEST[0].layout.summed_size), 60)
+    total.vector[:2] = 60.0
+    for form in ("centre", "wccn", "lda", "plda"):
+        task = task_of(options={"min_people": 3, "form": form, "rank": 3, "shrinkage": 0.0})
+        try:
+            state = stepped(task, total, DIM)
+        except MienError:
+            continue
+        assert np.isfinite(part_of(DIM).gather(state.theta)).all()
+
+
+def test_the_bound_is_that_of_an_honest_phone() -> None:
+    """So no honest contribution is cut under the clip that a task must have."""
+    for each in HONEST:
+        assert np.linalg.norm(ContributionMap(each.layout).addends(each).update) <= norm_bound()

@@ -1,0 +1,36 @@
+"""Who is asked for what: devices that embed only need no graph that trains, and none is asked that lacks the method."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.rounds.engine import Caller
+from mien.methods import METHODS
+from mien.protocol.canonical import model_to_json
+from mien.rounds.plan import TaskPlan, plan_task
+from mien.specs import PrivacySpec, TaskSpec
+from tests.tiny import tiny_adapted
+
+TINY = tiny_adapted()
+TASK = TaskSpec("sums", method="statistics", rounds=1, privacy=PrivacySpec(max_weight=1, reveals=("class_moment",)))
+
+
+@pytest.fixture(scope="module")
+def plan() -> TaskPlan:
+    return plan_task(TASK, model_to_json(TINY.spec, TINY.layout), has_public_faces=False)
+
+
+def test_statistics_need_no_graph_that_trains(plan: TaskPlan) -> None:
+    """A phone without torch that has graphs of another part can embed with the model all the same."""
+    phone = Caller("a" * 32, "p", ("tiny_adapter",), engines=("onnxruntime",), parts={"e" * 64: frozenset({"cosface"})})
+    assert phone.can_do(plan)
+    training = TaskSpec("trains", method="fedavg", rounds=1)
+    assert not phone.can_do(plan_task(training, model_to_json(TINY.spec, TINY.layout), has_public_faces=False))
+
+
+def test_a_program_that_lacks_the_method_is_not_asked(plan: TaskPlan) -> None:
+    """As the JVM client, which says at check-in which methods it has."""
+    jvm = Caller("b" * 32, "p", ("tiny_adapter",), methods=("fedavg", "fedprox", "fedface"))
+    assert not jvm.can_do(plan)
+    assert Caller("c" * 32, "p", ("tiny_adapter",), methods=tuple(METHODS)).can_do(plan)
+    assert not Caller("d" * 32, "p", ("other",), methods=tuple(METHODS)).can_do(plan)
