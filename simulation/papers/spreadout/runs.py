@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from mien.evaluation import (
     equal_error_rate,
 )
 from mien.layout import Vector
-from mien.methods import fedface, fedgc
+from mien.methods import fedface, fedgc, find_method
 from mien.methods.base import Runtime
 from mien.methods.spreadout import Matrix, normalise
 from mien.specs import TaskSpec, from_mapping
@@ -45,6 +46,8 @@ def measure(job: Job) -> Mapping[str, Any]:
     if settings["system"] == "pretrained":
         return _tested(bench, bench.theta, division)
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
+    if settings.get("held") == "public":  # a control: a cohort of public people, and no phone
+        division = replace(division, phones=division.public)
     cohort = _cohort(bench, division, settings["ids_per_client"])
     runtime: Runtime = OncePerRound(bench.runtime)
     if settings["system"] == "control":
@@ -52,13 +55,11 @@ def measure(job: Job) -> Mapping[str, Any]:
     started = time.process_time()
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, runtime)
     trained = time.process_time() - started
-    return {
-        **_tested(bench, run.state.theta, division),
-        **separation(bench.runtime, run),
-        "train_cpu_s": trained,
-        "loss_first": run.records[0].loss_before,
-        "loss_last": run.records[-1].loss_after,
-    }
+    found = {**_tested(bench, run.state.theta, division), "train_cpu_s": trained}
+    if not find_method(task.method).is_minimised:  # no phone has trained, and none holds a class embedding
+        return found
+    losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
+    return {**found, **separation(bench.runtime, run), **losses}
 
 
 def _cohort(bench: Workbench, division: Division, ids_per_client: int) -> Cohort:

@@ -23,10 +23,10 @@ from simulation.papers.spreadout import choice, study
 from simulation.papers.spreadout.populations import POPULATIONS, Population, divide, domain
 from simulation.papers.spreadout.runs import separation, verification
 from simulation.runs.experiment import Results
-from tests.tiny import made_up_crops, tiny_cnn
+from tests.tiny import made_up_crops, tiny_adapted, tiny_cnn
 
 STUDY = study(quick=True, faces=None)
-TINY = tiny_cnn(8)
+TINY, ADAPTED = tiny_cnn(8), tiny_adapted(8)
 REVEALING = {"exact", "fedgc_exact"}
 
 
@@ -39,7 +39,7 @@ def people_of(population: Population) -> list[str]:
 def test_every_row_is_a_task_that_its_method_takes(row: Any) -> None:
     task = from_mapping(TaskSpec, row.settings["task"])
     method = find_method(task.method)
-    layout = method.contribution_layout(task, TINY.part(), 8)
+    layout = method.contribution_layout(task, ADAPTED.part(), 8)
     assert bool(layout.revealed) == (row.name in REVEALING)
     assert ("moment" in layout.slices) == ("moment" in row.name or row.name == "fedgc_both")
 
