@@ -9,12 +9,11 @@ import pytest
 
 from mien.errors import ConfigError
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
-from simulation.engines.base import Engine, RoundWork, combined
+from simulation.engines.base import Engine, RoundWork, SequentialEngine, combined
 from simulation.engines.choice import choose
 from simulation.engines.engine import Cohort, Run, run_task
 from simulation.engines.fused import FusedEngine
 from simulation.engines.runtimes import OncePerRound, PublicOnly
-from simulation.engines.sequential import SequentialEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.engines.sums import Sums
 from simulation.runs.spec import RunSpec
