@@ -17,7 +17,7 @@ TASK = TaskSpec("sums", method="statistics", rounds=1, privacy=PrivacySpec(max_w
 
 @pytest.fixture(scope="module")
 def plan() -> TaskPlan:
-    return plan_task(TASK, model_to_json(TINY.spec, TINY.layout), has_public_faces=False)
+    return plan_task(TASK, model_to_json(TINY.spec, TINY.layout), public_shard=None)
 
 
 def test_statistics_need_no_graph_that_trains(plan: TaskPlan) -> None:
@@ -25,7 +25,7 @@ def test_statistics_need_no_graph_that_trains(plan: TaskPlan) -> None:
     phone = Caller("a" * 32, "p", ("tiny_adapter",), engines=("onnxruntime",), parts={"e" * 64: frozenset({"cosface"})})
     assert phone.can_do(plan)
     training = TaskSpec("trains", method="fedavg", rounds=1)
-    assert not phone.can_do(plan_task(training, model_to_json(TINY.spec, TINY.layout), has_public_faces=False))
+    assert not phone.can_do(plan_task(training, model_to_json(TINY.spec, TINY.layout), public_shard=None))
 
 
 def test_a_program_that_lacks_the_method_is_not_asked(plan: TaskPlan) -> None:
