@@ -13,7 +13,7 @@ that holds people apart and one person's pictures together, in closed form: the 
 Sources: Fisher, "The use of multiple measurements in taxonomic problems" (1936), `lda`; Hatch, Kajarekar, Stolcke,
 "Within-class covariance normalization for SVM-based speaker recognition" (2006), `wccn` with its shrinkage r; Prince,
 Elder, "Probabilistic linear discriminant analysis for inferences about identity" (2007), whose two covariances these
-are, `plda` weighing directions by them. Decision record 0048 has what was measured, why features are not normalised,
+are, `plda` weighing directions by them. Decision record 0049 has what was measured, why features are not normalised,
 and what is bounded how.
 
 Suffixes of arrays: N pictures, D features, P = D (D + 1) / 2 packed elements.
