@@ -41,4 +41,6 @@ def main(invite: str, name: str, photos: str, *pictures: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 5:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -1,7 +1,7 @@
-"""Mien: federated face recognition in which no face and no embedding leaves a phone.
+"""Mien: federated face recognition in which no face leaves a phone, and no embedding unless its owner agreed.
 
-This package computes: it opens no socket or file and reads no clock. `coordinator`, `device_sdk` and `simulation` act.
-The names here are what others may build on: descriptions of tasks and models, methods and what they are made of,
+This package computes: outside `mien.shell` it opens no socket or file and reads no clock. `coordinator`, `device_sdk` and
+`simulation` act. The names here are what others may build on: descriptions of tasks and models, methods and what they are made of,
 layouts, and errors. All other modules are inner: they change without notice.
 """
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def door(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return `__getattr__` and `__dir__` for a package whose public names are defined in the modules `homes` names.
+    """Return `__getattr__` and `__dir__` for a package whose public names are in the modules that `homes` names.
 
     Importing the package then costs nothing before a name is used: no torch, no gRPC, no database.
     """

@@ -22,10 +22,13 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from mien.contribution import ContributionLayout
 from mien.errors import LateError, MienError, UnavailableError
+from mien.methods import find_method
+from mien.methods.base import shared_words
 from mien.protocol import PROTOCOL_VERSIONS
 from mien.protocol.canonical import task_from_json, task_sha256
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.status import from_rpc_error
+from mien.protocol.tensors import unpack_tensors
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.secagg import (
     Assignment,
@@ -309,7 +312,10 @@ class FakeDevice:
         data = make(task, assignment)
         await self.report_trained(assignment.round)
         if task.privacy.is_masked:
-            event = await self.take_part_masked(self.masked_part(assignment, task, data))
+            names = find_method(task.method).requirements(task).shared_reply
+            told = unpack_tensors(assignment.reply, what="what the method tells") if assignment.reply else {}
+            part = self.masked_part(assignment, task, data, shared=shared_words(told, names))
+            event = await self.take_part_masked(part)
             if event.stage != rounds_pb2.CLOSED:
                 raise LateError(f"the round ended: {event.reason}")
             return Sent(self.id, ref_of(assignment), data)

@@ -62,6 +62,12 @@ async def one_round(fleet: FakeFleet, task: TaskSpec) -> tuple[list[Sent], str]:
     raise AssertionError("the task ended before its round did")
 
 
+@pytest.mark.parametrize("method", ["mime", "scaffold"])
+def test_devices_agree_on_what_a_method_tells_them_all(fleet: FakeFleet, method: str) -> None:
+    _, model_id = run(one_round(fleet, masked_task(f"told-{method}", f"told-{method}", method=method)))
+    assert fleet.theta(model_id).shape == THETA.shape
+
+
 @pytest.mark.parametrize("make", [tiny_task, masked_task])
 def test_a_round_ends_with_the_model_that_its_contributions_make(fleet: FakeFleet, make: type[TaskSpec]) -> None:
     task = make(f"one-{make.__name__}", f"one-{make.__name__}")
