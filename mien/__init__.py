@@ -1,8 +1,8 @@
 """Mien: federated face recognition in which no face leaves a phone, and no embedding unless its owner agreed.
 
-This package computes: outside `mien.shell` it opens no socket or file and reads no clock. `coordinator`, `device_sdk` and
-`simulation` act. The names here are what others may build on: descriptions of tasks and models, methods and what they are made of,
-layouts, and errors. All other modules are inner: they change without notice.
+This package computes: outside `mien.shell` it opens no socket or file and reads no clock. `coordinator`, `device_sdk`
+and `simulation` act. The names here are what others may build on: descriptions of tasks and models, methods and what
+they are made of, layouts, and errors. All other modules are inner: they change without notice.
 """
 
 from __future__ import annotations

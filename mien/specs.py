@@ -26,6 +26,8 @@ MAX_COHORT: Final = 1_000_000
 MAX_CLIP: Final = 1e6
 MAX_GROUPS: Final = 64
 MAX_CONCURRENCY: Final = 64
+MAX_DIM: Final = 65_536
+MAX_SCALING: Final = 3e38  # what a float32 holds, in which networks take faces and rounds agree on them
 # Each phone's class embeddings in clear; or, opened as a sum, their second moment; or its model, by too many sums.
 REVEALS: Final = ("class_embeddings", "class_moment", "local_models")
 _POPULATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -58,12 +60,12 @@ class FaceInputSpec:
     def __post_init__(self) -> None:
         if (self.width, self.height) not in ((112, 112), (96, 112)):
             raise ConfigError(f"face input {self.width}x{self.height} is unknown; use 112x112 or 96x112")
-        if not (0 < self.scale < math.inf and math.isfinite(self.mean)):
+        if not (0 < self.scale <= MAX_SCALING and abs(self.mean) <= MAX_SCALING):
             raise ConfigError("face input needs a finite mean and a positive scale")
         if self.colour not in ("RGB", "BGR"):
             raise ConfigError(f"face input colour is {self.colour!r}; it must be RGB or BGR")
-        if self.dim < 1:
-            raise ConfigError(f"face input dim is {self.dim}; an embedding has at least one number")
+        if not 1 <= self.dim <= MAX_DIM:
+            raise ConfigError(f"face input dim is {self.dim}; an embedding has 1 to {MAX_DIM} numbers")
 
     @property
     def template(self) -> NDArray[np.float64]:

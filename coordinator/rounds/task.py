@@ -22,9 +22,9 @@ from coordinator.rounds.pulse import Pulse
 from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import LateError, MienError
-from mien.methods.base import CANDIDATES, shared_words
+from mien.methods.base import CANDIDATES, Property, shared_words
 from mien.protocol.ids import DeviceId
-from mien.protocol.rounds import Role
+from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
 from mien.rounds.plan import TaskPlan
@@ -261,7 +261,9 @@ class Task(CohortRules):
 
     def after_abort(self, attempt: Attempt, reason: str) -> TaskRecord:
         """Return the task after an attempt that was aborted."""
-        most = self.settings.max_aborted
+        was_opened = attempt.state.stage is Stage.CLOSING
+        is_last = was_opened and Property.DETERMINISTIC in attempt.plan.method.properties
+        most = 1 if is_last else self.settings.max_aborted
         return verdicts.after_abort(self.record, reason, role=attempt.record.role, max_aborted=most)
 
     # Turns of steps that follow each other

@@ -18,6 +18,7 @@ from device_sdk.models.models import Model
 from device_sdk.runtimes import EngineName, load_runtime
 from mien.errors import ConfigError, MissingDependencyError, NotFoundError
 from mien.methods.base import Crops, Objective, Runtime, TrainingJob
+from mien.shell.memory import own_proc_files
 from mien.specs import LocalSpec
 
 ENGINES: Final[tuple[EngineName, ...]] = ("torch", "onnxruntime", "executorch")
@@ -114,7 +115,8 @@ def added_mb(work: Callable[[], object]) -> float | None:
     """Return by how many MB a piece of work lifted the process at its peak; None where the system does not tell."""
     try:
         before = _status_mb("VmRSS")
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here (proc(5))
+        with own_proc_files():
+            Path("/proc/self/clear_refs").write_text("5")  # VmHWM counts from here (proc(5))
     except OSError:
         work()
         return None

@@ -221,6 +221,8 @@ class Property(Enum):
     whom `labels` number. UNLABELLED: it takes those of all people of a phone without labels, which only a source has.
     A method with neither of these two takes the crops of one person. FORWARD_ONLY: the device half embeds and never
     trains, so that any device that has the model can do it, and a round has neither losses nor a lane `delta`.
+    DETERMINISTIC: asked again a device sends the same numbers, so that two sums tell what whoever left had sent; once a
+    sum was opened and is of no use, the task pauses, and nobody is asked again before an operator has looked.
     """
 
     SUM_ONLY = "sum_only"
@@ -228,6 +230,7 @@ class Property(Enum):
     SEVERAL_PEOPLE = "several_people"
     UNLABELLED = "unlabelled"
     FORWARD_ONLY = "forward_only"
+    DETERMINISTIC = "deterministic"
 
 
 @dataclass(frozen=True)

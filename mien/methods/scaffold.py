@@ -6,6 +6,7 @@ option II for the control variate. Devices count alike: a contribution weighs 1,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -65,7 +66,13 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     trained = runtime.train(inp.job(problem.objective))
     addends = update_addends(inp, trained, num_images=1)
     next_own = own - control - addends["delta"] / (trained.num_steps * inp.task.local.lr)
-    addends = {**addends, "delta_control": next_own - own}
+    change = next_own - own
+    if inp.task.privacy.is_masked:
+        # What is kept is what the sum holds of it: a gradient that the clip cuts would later outweigh all honest ones,
+        # and leave of this phone's updates nothing but what an earlier sum has told.
+        length = math.hypot(float(np.linalg.norm(addends["delta"])), float(np.linalg.norm(change)))
+        next_own = own + change * min(1.0, inp.task.privacy.l2_clip / max(length, 1e-30))
+    addends = {**addends, "delta_control": change}
     private = {**problem.kept(trained), CONTROL: next_own.astype(np.float32)}
     return output(contribution_layout(inp.task, inp.part, inp.dim), addends, private, trained)
 

@@ -55,6 +55,8 @@ other blocks', the scatter would be the smallest of all, and noise and rounding 
 _SLACK: Final = 1e-3
 """What rounding may add to a phone's part of a sum, in units of its lanes."""
 _LEAST_EIGENVALUE: Final = 1e-9
+_LEAST_SCATTER: Final = 1e-6
+"""Mean variance within people, in units of `longest`, below which it is rounding: SFace's is some 4e-4."""
 
 Form = Literal["centre", "wccn", "lda", "plda"]
 
@@ -104,6 +106,11 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
         raise ConfigError(
             "method statistics shows the coordinator the sum of people's second moments, which tells whether a known "
             f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
+        )
+    if (most := task.cohort.size * options.max_people) < options.min_people:
+        raise ConfigError(
+            f"options.min_people is {options.min_people}, and cohort.size {task.cohort.size} times options.max_people "
+            f"{options.max_people} are {most}: every sum would be opened and of no use; ask more phones"
         )
     if task.rounds != 1 or task.server != ServerSpec():
         raise ConfigError(
@@ -337,7 +344,7 @@ def _inverse_root(within_DD: Matrix, options: StatisticsOptions) -> Matrix:
     dim = len(within_DD)
     level, r = float(np.trace(within_DD)) / dim, options.shrinkage
     values_D, vectors_DD = np.linalg.eigh((1 - r) * within_DD + r * level * np.eye(dim))
-    if not (level > 0 and values_D[0] > _LEAST_EIGENVALUE * level):
+    if not (level > _LEAST_SCATTER and values_D[0] > _LEAST_EIGENVALUE * level):
         raise ConfigError(
             f"the scatter within people is not positive definite with options.shrinkage {r:g}: raise it, or sum over "
             "more people with two pictures"
@@ -355,5 +362,5 @@ STATISTICS: Final = Method(
     server_start=server_start,
     server_step=server_step,
     requirements=lambda _task: Requirements(why_synchronous="one sum makes the model, and none is stale"),
-    properties=frozenset({Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY}),
+    properties=frozenset({Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY, Property.DETERMINISTIC}),
 )

@@ -28,17 +28,22 @@ def parse_json(data: bytes, *, what: str) -> Any:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise CorruptDataError(f"{what} is not JSON; fetch it again") from error
-    return _refuse_non_finite(value, what)
+    return _refuse_unwritable(value, what)
 
 
-def _refuse_non_finite(value: Any, what: str) -> Any:
-    """Return `value` unless a number in it is NaN or infinite, which Python's parser lets through."""
+def _refuse_unwritable(value: Any, what: str) -> Any:
+    """Return `value` unless it holds a number that is NaN or infinite, or half a character.
+
+    Python's parser lets both through, and neither can be hashed or written again.
+    """
     stack = [value]
     while stack:
         item = stack.pop()
         if isinstance(item, float) and not math.isfinite(item):
             raise CorruptDataError(f"{what} holds a number that is not finite; fetch it again")
-        stack.extend(item.values() if isinstance(item, dict) else item if isinstance(item, list) else ())
+        if isinstance(item, str) and any("\ud800" <= each <= "\udfff" for each in item):
+            raise CorruptDataError(f"{what} holds text that is no Unicode; fetch it again")
+        stack.extend([*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list) else ())
     return value
 
 

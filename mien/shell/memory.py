@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 _TRIM_THRESHOLD: Final = -1  # mallopt(3)
 _MMAP_THRESHOLD: Final = -3
 _ARENA_MAX: Final = -8
 _MIB: Final = 1024 * 1024
-_PR_SET_DUMPABLE: Final = 4  # prctl(2)
+_PR_GET_DUMPABLE: Final = 3  # prctl(2)
+_PR_SET_DUMPABLE: Final = 4
 
 
 def keep_freed_memory(*, keep_bytes: int = 32 * _MIB, largest_bytes: int = 4 * _MIB) -> None:
@@ -35,12 +37,27 @@ def limit_arenas(count: int) -> None:
 def refuse_core_dumps() -> None:
     """Have the system write no image of this process's memory: keys, faces and updates lie in it.
 
-    Its children write none either, unless they ask for it; on Linux no other process of the same user may read its
-    memory any more.
+    On Linux no other process of the same user may read its memory any more. Children inherit the limit on files alone:
+    where the system hands dumps to a program, each of Mien's programs refuses for itself.
     """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
+        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def own_proc_files() -> Iterator[None]:
+    """A block in which /proc/self belongs to the process again: of one that may not be dumped it is root's."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    was = 1 if prctl is None else prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0)
+    if prctl is None or was == 1:
+        yield
+        return
+    prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
         prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 

@@ -218,6 +218,7 @@ def test_the_environment_names_the_folder(fleet: FakeFleet) -> None:
     assert shown["address"]["value"] == fleet.address
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may look into a server's memory")
 def test_serving_loads_no_torch(fleet: FakeFleet) -> None:
     fleet.start()
     loaded = Path(f"/proc/{fleet.process.pid}/maps").read_text()

@@ -12,7 +12,13 @@ from mien.specs import PrivacySpec, TaskSpec
 from tests.tiny import tiny_adapted
 
 TINY = tiny_adapted()
-TASK = TaskSpec("sums", method="statistics", rounds=1, privacy=PrivacySpec(max_weight=1, reveals=("class_moment",)))
+TASK = TaskSpec(
+    "sums",
+    method="statistics",
+    rounds=1,
+    options={"min_people": 80},
+    privacy=PrivacySpec(max_weight=1, reveals=("class_moment",)),
+)
 
 
 @pytest.fixture(scope="module")

@@ -26,10 +26,13 @@ from coordinator.store.database import sqlite_url
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from mien.errors import DiskFullError, UnavailableError, UnreachableError
+from mien.errors import ConfigError, DiskFullError, UnavailableError, UnreachableError
+from mien.methods import METHODS
+from mien.methods.base import Property
 from mien.protocol.canonical import model_to_json
 from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.uploads import UploadPiece
+from mien.rounds import plan
 from mien.rounds.records import ModelRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec
@@ -427,5 +430,30 @@ def test_a_device_that_takes_part_again_at_once_is_still_held(tmp_path: Path) ->
             )
             other = await house.engine.check_in(Caller("e" * 32, "p"), limit_s=20.0)
             assert [type(each) for each in (await held, other)] == [Assigned, Assigned]
+
+    run(story())
+
+
+@pytest.mark.parametrize("tells_the_same", [True, False])
+def test_a_sum_that_gave_nothing_is_not_opened_again_where_devices_would_send_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tells_the_same: bool
+) -> None:
+    """Two sums over nearly the same devices tell what the difference sent."""
+
+    def refuse(*_: object) -> Any:
+        raise ConfigError("too few people")
+
+    fedavg = METHODS["fedavg"]
+    properties = fedavg.properties | ({Property.DETERMINISTIC} if tells_the_same else set())
+    monkeypatch.setattr(plan, "METHODS", {"fedavg": replace(fedavg, server_step=refuse, properties=properties)})
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit()
+            with pytest.raises(AssertionError):  # the devices hear that their round was aborted
+                await house.take_part(1)
+            await until(lambda: house.task(task.task_id).aborted_in_a_row == 1)
+            found = house.task(task.task_id)
+            assert found.state is (TaskState.PAUSED if tells_the_same else TaskState.RUNNING)
 
     run(story())

@@ -12,8 +12,19 @@ from torch import nn
 from mien.backbones import Backbone, layout_of
 from mien.contribution import Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
+from mien.layout import Vector
 from mien.methods import find_method
-from mien.methods.base import DeviceInput, StepRule, TrainingJob, ValidationFaces, ValidationInput, shared_words
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    Embeddings,
+    StepRule,
+    Trained,
+    TrainingJob,
+    ValidationFaces,
+    ValidationInput,
+    shared_words,
+)
 from mien.methods.local_loss import LocalLoss, own_classes
 from mien.methods.pfm_fv import (
     PRESETS,
@@ -58,6 +69,33 @@ TASK = TaskSpec(
     privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
 )
 FV_TASK = replace(TASK, method="pfm_fv", privacy=replace(TASK.privacy, reveals=("local_models",)))
+
+
+class Leap:
+    """A runtime whose training ends a given way from where it began."""
+
+    def __init__(self, length: float) -> None:
+        self._length = length
+
+    def train(self, job: TrainingJob, should_stop: object = None) -> Trained:
+        values = job.part.gather(job.theta) + np.float32(self._length / np.sqrt(job.part.size))
+        return Trained(job.part, job.theta, values, dict(job.objective.private), 1.0, 1.0, job.local.steps)
+
+    def embed(self, theta: Vector, crops: Crops) -> Embeddings:
+        return TINY.runtime().embed(theta, crops)
+
+
+@pytest.mark.parametrize(("length", "is_cut"), [(0.1, False), (1e6, True)])
+def test_a_control_variate_is_kept_as_far_as_the_sum_lets_it_out(length: float, is_cut: bool) -> None:
+    """Else a round of gradients a million times too large would outweigh the phone's next update, and cancel it."""
+    task = replace(TASK, privacy=PrivacySpec(min_cohort=3, l2_clip=1.0, max_weight=1))
+    found = find_method("scaffold").device_round(device(task), Leap(length))
+    lanes, slices = found.contribution.vector, found.contribution.layout.slices
+    sent = np.concatenate([lanes[slices[name]] for name in ("delta", "delta_control")])
+    kept = float(np.linalg.norm(found.private["control"]))
+    cut = min(1.0, 1.0 / float(np.linalg.norm(sent)))
+    assert (cut < 1) is is_cut
+    assert kept == pytest.approx(cut * float(np.linalg.norm(lanes[slices["delta_control"]])), rel=1e-4)
 
 
 def device(task: TaskSpec, **changes: object) -> DeviceInput:

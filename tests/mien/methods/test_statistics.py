@@ -63,7 +63,7 @@ def task_of(**changes: Any) -> TaskSpec:
         "statistics",
         method="statistics",
         rounds=1,
-        cohort=CohortSpec(size=8, min_reports=3),
+        cohort=CohortSpec(size=1000, min_reports=3),
         privacy=PrivacySpec(min_cohort=3, reveals=("class_moment",)),
         options={"min_people": 3},
     )
@@ -276,6 +276,7 @@ def test_the_map_does_not_take_sides() -> None:
         ({"options": {"max_people": 0}}, "options.max_people"),
         ({"options": {"longest": 0.0}}, "options.longest"),
         ({"options": {"form": "lda", "rank": DIM}}, "must be below"),
+        ({"cohort": CohortSpec(size=24, min_reports=3), "options": {}}, "24 times options.max_people 4 are 96: ev"),
     ],
 )  # fmt: skip
 def test_a_task_that_would_show_too_much_or_say_nothing(changes: dict[str, Any], words: str) -> None:

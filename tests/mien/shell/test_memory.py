@@ -64,3 +64,25 @@ def test_no_program_leaves_its_memory_behind_when_it_crashes(program: str, tmp_p
     assert run.returncode == -signal.SIGABRT, run.stderr
     assert run.stdout.strip() == "(0, 0) 0"
     assert list(tmp_path.iterdir()) == []
+
+
+OWN = """
+import ctypes
+from mien.shell.memory import own_proc_files, refuse_core_dumps
+def may_be_dumped():
+    return ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+refuse_core_dumps()
+with own_proc_files():
+    print(may_be_dumped())
+try:
+    with own_proc_files():
+        raise KeyError
+except KeyError:
+    print(may_be_dumped())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+def test_a_process_has_its_own_files_in_proc_for_the_length_of_a_block() -> None:
+    run = subprocess.run([sys.executable, "-c", OWN], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["1", "0"]

@@ -8,7 +8,6 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.Identity;
 import mien.client.join.LeafVerifier;
-import mien.client.model.Model;
 import mien.client.secagg.Addends;
 import mien.client.secagg.AttemptId;
 import mien.client.secagg.DeviceRound;
@@ -18,7 +17,6 @@ import mien.client.secagg.RandomBytes;
 import mien.client.secagg.RoundConfig;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.ContributionLayout;
-import mien.client.tasks.Statement;
 import mien.client.tasks.TaskSpec;
 import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
@@ -53,7 +51,8 @@ final class MaskedPart {
     private final RandomBytes random;
     private final TaskSpec task;
     private final RoundRef ref;
-    private final Model model;
+    private final String modelId;
+    private final byte[] statement;
     private final ContributionLayout layout;
     private final byte[] contribution;
 
@@ -70,7 +69,8 @@ final class MaskedPart {
             RandomBytes random,
             TaskSpec task,
             RoundRef ref,
-            Model model,
+            String modelId,
+            byte[] statement,
             ContributionLayout layout,
             byte[] contribution) {
         this.identity = identity;
@@ -80,7 +80,8 @@ final class MaskedPart {
         this.random = random;
         this.task = task;
         this.ref = ref;
-        this.model = model;
+        this.modelId = modelId;
+        this.statement = statement;
         this.layout = layout;
         this.contribution = contribution;
     }
@@ -174,9 +175,9 @@ final class MaskedPart {
                 new Expected(
                         Expected.taskId(ref.taskId),
                         task.sha256,
-                        Bytes.unhex(model.modelId),
+                        Bytes.unhex(modelId),
                         Bytes.unhex(layout.sha256),
-                        Statement.sha256(task.method, model.spec, model.publicShard),
+                        statement,
                         layout.updateSize(),
                         layout.numMetrics());
         round =

@@ -24,6 +24,7 @@ import mien.client.tasks.ContributionLayout;
 import mien.client.tasks.Disclosure;
 import mien.client.tasks.Methods;
 import mien.client.tasks.RoundFaces;
+import mien.client.tasks.Statement;
 import mien.client.tasks.TaskSpec;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Tensor;
@@ -265,7 +266,8 @@ public final class Participant {
         int weight = Math.min(faces.crops.length, task.maxWeight);
         byte[] contribution = layout.pack(weight, output.trained, part.gather(model.theta));
         listener.progress("trained");
-        return new Pending(ref, taskJson, model.modelId, marks(people, order), contribution, output.state);
+        byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard);
+        return new Pending(ref, taskJson, model.modelId, marks(people, order), contribution, output.state, statement);
     }
 
     /** Returns under which agreement of each their pictures were taken, in that order. */
@@ -367,8 +369,8 @@ public final class Participant {
         ContributionLayout layout = new ContributionLayout(part(task, model));
         MaskedPart part =
                 new MaskedPart(
-                        client.identity, agreement, attempts, clock, random, task, pending.ref, model,
-                        layout, pending.contribution);
+                        client.identity, agreement, attempts, clock, random, task, pending.ref, model.modelId,
+                        pending.statement, layout, pending.contribution);
         boolean[] counts = {countedBefore};
         Outcome[] ended = new Outcome[1];
         try {

@@ -30,6 +30,8 @@ final class Pending {
 
     final byte[] contribution;
     final Map<String, Tensor> state;
+    /** Hash of all that was taken in, as {@code Statement} makes it: keys are bound to it, whatever is stored since. */
+    final byte[] statement;
 
     Pending(
             RoundRef ref,
@@ -37,13 +39,15 @@ final class Pending {
             String modelId,
             Map<Integer, Long> agreed,
             byte[] contribution,
-            Map<String, Tensor> state) {
+            Map<String, Tensor> state,
+            byte[] statement) {
         this.ref = ref;
         this.taskJson = taskJson;
         this.modelId = modelId;
         this.agreed = agreed;
         this.contribution = contribution;
         this.state = state;
+        this.statement = statement;
     }
 
     List<Integer> people() {
@@ -67,6 +71,7 @@ final class Pending {
         Records.write(out, taskJson);
         Records.write(out, contribution);
         TensorRecords.write(out, state);
+        Records.write(out, statement);
     }
 
     /** Returns what was kept, null where nothing is; what was damaged is dropped, for it cannot be sent. */
@@ -93,7 +98,8 @@ final class Pending {
         }
         byte[] taskJson = Records.read(in);
         byte[] contribution = Records.read(in);
-        return new Pending(ref, taskJson, modelId, agreed, contribution, TensorRecords.read(in));
+        Map<String, Tensor> state = TensorRecords.read(in);
+        return new Pending(ref, taskJson, modelId, agreed, contribution, state, Records.read(in));
     }
 
     static void forget(Vault vault) {

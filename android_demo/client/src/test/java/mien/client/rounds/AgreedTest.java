@@ -1,11 +1,13 @@
 package mien.client.rounds;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -58,7 +60,19 @@ public class AgreedTest {
     private Pending trained(int person) {
         Map<Integer, Long> agreed = Collections.singletonMap(person, gallery.person(person).mark);
         return new Pending(
-                new RoundRef("task", 1, 1), new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>());
+                new RoundRef("task", 1, 1), new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(),
+                new byte[32]);
+    }
+
+    /** What is stored of the model by the time of a restart may be another story than the one that was trained on. */
+    @Test
+    public void aPendingRoundKeepsTheStatementOfWhatWasTrainedOn() {
+        byte[] statement = new byte[32];
+        Arrays.fill(statement, (byte) 7);
+        Map<Integer, Long> agreed = Collections.singletonMap(1, gallery.person(1).mark);
+        RoundRef ref = new RoundRef("task", 1, 1);
+        new Pending(ref, new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(), statement).keep(rounds);
+        assertArrayEquals(statement, Pending.load(rounds).statement);
     }
 
     private Participant participant() {
