@@ -56,7 +56,7 @@ _SLACK: Final = 1e-3
 """What rounding may add to a phone's part of a sum, in units of its lanes."""
 _LEAST_EIGENVALUE: Final = 1e-9
 _LEAST_SCATTER: Final = 1e-6
-"""Mean variance within people, in units of `longest`, below which it is rounding: SFace's is 8e-4 on the shipped faces."""
+"""Mean variance within people, in units of `longest`, below which it is rounding: SFace's is 8e-4 on rendered faces."""
 
 Form = Literal["centre", "wccn", "lda", "plda"]
 
