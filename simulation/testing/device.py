@@ -25,7 +25,7 @@ from mien.errors import LateError, MienError, UnavailableError
 from mien.methods import find_method
 from mien.methods.base import shared_words
 from mien.protocol import PROTOCOL_VERSIONS
-from mien.protocol.canonical import task_from_json, task_sha256
+from mien.protocol.canonical import model_from_json, task_from_json, task_sha256
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.status import from_rpc_error
 from mien.protocol.tensors import unpack_tensors
@@ -45,7 +45,7 @@ from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import protect
 from mien.secagg.planner import RoundIds
 from mien.shell.keys import secret_bytes
-from mien.specs import TaskSpec
+from mien.specs import ModelSpec, TaskSpec
 from simulation.testing.tiny import SPEC, STEP_LIMIT_S, layout_of
 
 _T = TypeVar("_T")
@@ -283,6 +283,11 @@ class FakeDevice:
         request = rounds_pb2.LeaveRoundRequest(round=ref, error_code=code)
         await answer(self.rounds.LeaveRound(request, timeout=self.call_s))
 
+    async def describe(self, model_id: str) -> tuple[ModelSpec, str]:
+        """Return a model's description and the SHA-256 of its public faces in hex, empty where it has none."""
+        told = await self.manifest(model_id)
+        return model_from_json(told.spec_json)[0], told.public_shard.sha256
+
     async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
         """Return a model's manifest."""
         return await answer(
@@ -314,7 +319,9 @@ class FakeDevice:
         if task.privacy.is_masked:
             names = find_method(task.method).requirements(task).shared_reply
             told = unpack_tensors(assignment.reply, what="what the method tells") if assignment.reply else {}
-            part = self.masked_part(assignment, task, data, shared=shared_words(told, names))
+            model, shard = await self.describe(assignment.model_id)
+            words = shared_words(told, names)
+            part = self.masked_part(assignment, task, data, model=model, public_shard=shard, shared=words)
             event = await self.take_part_masked(part)
             if event.stage != rounds_pb2.CLOSED:
                 raise LateError(f"the round ended: {event.reason}")
@@ -333,15 +340,18 @@ class FakeDevice:
         data: bytes,
         *,
         layout: ContributionLayout | None = None,
+        model: ModelSpec = SPEC,
+        public_shard: str = "",
         shared: bytes = b"",
     ) -> FakePart:
         """Return this device's part in an attempt that it was given, not yet begun.
 
-        `layout` is the contribution's, by default that on the tiny model; `shared` are the words of the method's reply.
+        `layout` is the contribution's, by default that on the tiny model, whose description `model` is by default;
+        `public_shard` names the public faces that came with it. `shared` are the words of the method's reply.
         """
         ref, layout = assignment.round, layout or layout_of(task)
         names = TaskId(ref.task_id), RoundNumber(ref.round), AttemptNumber(ref.attempt)
-        ids = RoundIds.of(task, *names, SPEC, ModelId(assignment.model_id), shared=shared)
+        ids = RoundIds.of(task, *names, model, ModelId(assignment.model_id), public_shard=public_shard, shared=shared)
         vector = ContributionMap(layout).vector_layout
         known = Assignment(
             ids.task_id,

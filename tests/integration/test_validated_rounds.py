@@ -134,7 +134,9 @@ async def finish(
     assert assignment.contribution_sha256 == layout.sha256
     await patiently(lambda: device.report_trained(assignment.round))
     if task.privacy.is_masked:
-        return await device.take_part_masked(device.masked_part(assignment, task, data, layout=layout, shared=shared))
+        model, shard = await device.describe(assignment.model_id)
+        part = device.masked_part(assignment, task, data, layout=layout, model=model, public_shard=shard, shared=shared)
+        return await device.take_part_masked(part)
     assert (await device.until(assignment.round, rounds_pb2.UPLOAD)).stage == rounds_pb2.UPLOAD
     assert (await device.upload(assignment.round, data)).accepted
     return await device.until(assignment.round)
