@@ -53,7 +53,7 @@ def unseal_backup(data: bytes, password: str) -> bytes:
 
 def _parse_header(header: bytes) -> tuple[bytes, int, int, int]:
     """Return salt and costs, refused where they would take more memory than a phone has."""
-    fields: Any = parse_json(header, what="the exported gallery's header")
+    fields: Any = parse_json(header, what="the exported gallery's header", remedy="export it again")
     known = isinstance(fields, dict) and fields.get("kdf") == "scrypt" and isinstance(fields.get("salt"), str)
     numbers = [fields.get(name) for name in ("n", "r", "p")] if known else []
     if not numbers or not all(isinstance(number, int) for number in numbers):

@@ -265,7 +265,7 @@ class LastRound:
     @classmethod
     def from_text(cls, text: str) -> LastRound:
         """Return the input of `to_text`; raises CorruptDataError for anything else."""
-        value = parse_json(text.encode(), what="the note of the last round")
+        value = parse_json(text.encode(), what="the note of the last round", remedy="take part again")
         try:
             return from_mapping(cls, value if isinstance(value, dict) else {})
         except ConfigError as error:

@@ -536,7 +536,9 @@ class Gallery:
 def from_plain(data: bytes) -> tuple[BackedUp, ...]:
     """Return the people in what `Gallery.to_plain` gave; raises CorruptDataError for anything else."""
     tensors = unpack_tensors(data, what="the exported gallery")
-    people = parse_json(unpack_metadata(data).get("people", "").encode(), what="the exported gallery")
+    people = parse_json(
+        unpack_metadata(data).get("people", "").encode(), what="the exported gallery", remedy="export it again"
+    )
     if not isinstance(people, list):
         raise CorruptDataError("the exported gallery holds no list of people; export it again")
     try:

@@ -20,18 +20,18 @@ def to_canonical_json(value: object) -> bytes:
     return canonical_json(value)
 
 
-def parse_json(data: bytes, *, what: str) -> Any:
-    """Return the value in UTF-8 JSON of at most 1 MiB; raises CorruptDataError naming `what`."""
+def parse_json(data: bytes, *, what: str, remedy: str = "fetch it again") -> Any:
+    """Return the value in UTF-8 JSON of at most 1 MiB; raises CorruptDataError naming `what` and the `remedy`."""
     if len(data) > MAX_JSON_BYTES:
         raise CorruptDataError(f"{what} has {len(data)} bytes; the limit is {MAX_JSON_BYTES}")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CorruptDataError(f"{what} is not JSON; fetch it again") from error
-    return _refuse_unwritable(value, what)
+        raise CorruptDataError(f"{what} is not JSON; {remedy}") from error
+    return _refuse_unwritable(value, what, remedy)
 
 
-def _refuse_unwritable(value: Any, what: str) -> Any:
+def _refuse_unwritable(value: Any, what: str, remedy: str) -> Any:
     """Return `value` unless it holds a number that is NaN or infinite, or half a character.
 
     Python's parser lets both through, and neither can be hashed or written again.
@@ -40,9 +40,9 @@ def _refuse_unwritable(value: Any, what: str) -> Any:
     while stack:
         item = stack.pop()
         if isinstance(item, float) and not math.isfinite(item):
-            raise CorruptDataError(f"{what} holds a number that is not finite; fetch it again")
+            raise CorruptDataError(f"{what} holds a number that is not finite; {remedy}")
         if isinstance(item, str) and any("\ud800" <= each <= "\udfff" for each in item):
-            raise CorruptDataError(f"{what} holds text that is no Unicode; fetch it again")
+            raise CorruptDataError(f"{what} holds text that is no Unicode; {remedy}")
         stack.extend([*item, *item.values()] if isinstance(item, dict) else item if isinstance(item, list) else ())
     return value
 

@@ -161,7 +161,11 @@ class TestSummingStatistics:
     """What leaves is a mean feature and its square: the words say so, and that no phone trains."""
 
     summing = TaskSpec(
-        "sums", method="statistics", rounds=1, privacy=PrivacySpec(max_weight=1, reveals=("class_moment",))
+        "sums",
+        method="statistics",
+        rounds=1,
+        cohort=CohortSpec(size=40, min_reports=20),
+        privacy=PrivacySpec(max_weight=1, reveals=("class_moment",)),
     )
     part = ParameterLayout((ParameterEntry("adapter.weight", (4, 4)), ParameterEntry("adapter.bias", (4,)))).part(
         ("*",)
