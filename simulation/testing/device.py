@@ -285,7 +285,7 @@ class FakeDevice:
 
     async def describe(self, model_id: str) -> tuple[ModelSpec, str]:
         """Return a model's description and the SHA-256 of its public faces in hex, empty where it has none."""
-        told = await self.manifest(model_id)
+        told = await patiently(lambda: self.manifest(model_id))
         return model_from_json(told.spec_json)[0], told.public_shard.sha256
 
     async def manifest(self, model_id: str = "") -> models_pb2.ModelManifest:
