@@ -54,6 +54,9 @@ MOMENTUM: Final = "momentum"
 ROUND: Final = "round"
 SEED: Final = "seed"
 HISTORY: Final = "history"
+STATISTICS: Final = "percent_statistics"
+"""A validator's moving mean and variance. Those of scores in fractions had another name, and are begun anew."""
+PERCENT: Final = 100.0
 TIE: Final = 1e-6
 """Sums of scores that differ by no more than this share are equal: masked ones are rounded by chance."""
 MOST_DRAWN: Final = 64.0
@@ -67,7 +70,8 @@ class PfmFvOptions(LocalLoss):
     momentum "partially_federated" is PFM with `beta`; "local" is FedAvg, whose trainers have momentum of their own.
     validation "local_norm" (eq 8), "moving_norm" (eq 9-11) and "no_norm" search `candidates` T weightings a round, the
     current one among them, and mix the best in by `mixing` phi; "off" keeps the first weighting, images or `uniform`.
-    A validator's score is its k-fold accuracy, or its TAR at `score_fmr`. `lr_drop_rounds` name the rounds after which
+    A validator's score is its k-fold accuracy, or its TAR at `score_fmr`, in percent: in fractions `epsilon` would be
+    larger than any variance of scores, and no norm would change a winner. `lr_drop_rounds` name the rounds after which
     the rate is a tenth.
     """
 
@@ -319,32 +323,32 @@ def score_layout(task: TaskSpec) -> ContributionLayout:
 
 
 def score_bound(task: TaskSpec) -> float:
-    """Return the largest normalised score: raw ones are at most 1, and no deviation counts for less than sqrt(eps)."""
+    """Return the largest normalised score: raw ones reach 100, and no deviation counts for less than sqrt(eps)."""
     options = options_of(task)
-    return 1.0 if options.validation == "no_norm" else 1 / math.sqrt(options.epsilon)
+    return PERCENT if options.validation == "no_norm" else PERCENT / math.sqrt(options.epsilon)
 
 
 def validate(inp: ValidationInput, runtime: Runtime) -> DeviceOutput:
     """Return a validator's normalised scores of the candidates: lines 7-11 of Algorithm 2."""
     options = options_of(inp.task)
     score_T = np.array([score(options, runtime, theta, inp.faces) for theta in inp.candidates])
-    normalised_T, statistics = normalise_scores(options, score_T, inp.private.get("statistics"))
+    normalised_T, statistics = normalise_scores(options, score_T, inp.private.get(STATISTICS))
     one = np.ones(1, np.float32)
     contribution = score_layout(inp.task).pack({"count": one, "weight": one, "scores": normalised_T.astype(np.float32)})
-    return DeviceOutput(contribution, private={} if statistics is None else {"statistics": statistics})
+    return DeviceOutput(contribution, private={} if statistics is None else {STATISTICS: statistics})
 
 
 def score(options: PfmFvOptions, runtime: Runtime, theta: Vector, faces: ValidationFaces) -> float:
-    """Return a model's score on a validator's pairs, in [0, 1]: k-fold accuracy, or TAR at an FMR.
+    """Return a model's score on a validator's pairs, in percent: k-fold accuracy, or TAR at an FMR.
 
     Raises UndefinedMetricError where the pairs cannot give it.
     """
     emb_ND = runtime.embed(theta, faces.crops).astype(np.float64)
     cos_P = (emb_ND[faces.pairs[:, 0]] * emb_ND[faces.pairs[:, 1]]).sum(axis=1)
     if options.score == "accuracy":
-        return kfold_accuracy(np.clip(2 - 2 * cos_P, 0, 4), faces.mated, faces.folds).mean
+        return kfold_accuracy(np.clip(2 - 2 * cos_P, 0, 4), faces.mated, faces.folds).mean * PERCENT
     curve = det_curve(Comparisons(cos_P[faces.mated], cos_P[~faces.mated]))
-    return point_at_fmr(curve, options.score_fmr).tar
+    return point_at_fmr(curve, options.score_fmr).tar * PERCENT
 
 
 def normalise_scores(

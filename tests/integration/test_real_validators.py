@@ -121,5 +121,5 @@ def test_the_model_and_the_validators_statistics_are_the_simulators(fleet: RealF
     assert moved > 1e-3
     assert np.linalg.norm(fleet.theta(reports[-1].model_id) - done.state.theta) < 0.02 * moved
     for name in VALIDATORS:
-        expected = done.cohort.validator_private[ids[name]]["statistics"]
-        np.testing.assert_allclose(kept[name]["statistics"], expected, atol=0.05)
+        expected = done.cohort.validator_private[ids[name]]["percent_statistics"]
+        np.testing.assert_allclose(kept[name]["percent_statistics"] / [1e2, 1e4], expected / [1e2, 1e4], atol=0.05)

@@ -228,9 +228,8 @@ def test_the_model_is_the_reference_engines(home: FakeFleet, privacy: PrivacySpe
         np.testing.assert_allclose(home.theta(report.model_id), state.theta, atol=atol)
         assert report.metrics.keys() >= {"score_1", "score_4"}
     for judge in judges:
-        np.testing.assert_allclose(
-            judge.private["statistics"], done.cohort.validator_private[judge.device.id]["statistics"], rtol=1e-3
-        )
+        expected = done.cohort.validator_private[judge.device.id]["percent_statistics"]
+        np.testing.assert_allclose(judge.private["percent_statistics"], expected, rtol=1e-3)
 
 
 def test_neither_is_asked_for_the_others_duty(home: FakeFleet) -> None:

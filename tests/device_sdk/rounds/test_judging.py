@@ -43,9 +43,9 @@ WORK = Judged(TASK, PART, TINY.theta, {"candidates": VALUES}, CROPS, LABELS, {})
 def test_scores_leave_and_statistics_stay() -> None:
     output = judge(stage_of(PFM, TASK), WORK, TINY.runtime())
     assert output.contribution.vector.shape == (4,)
-    assert set(output.private) == {"statistics", JUDGED}
+    assert set(output.private) == {"percent_statistics", JUDGED}
     again = judge(stage_of(PFM, TASK), replace(WORK, private=output.private), TINY.runtime())
-    assert not np.array_equal(again.private["statistics"], np.zeros(2))
+    assert not np.array_equal(again.private["percent_statistics"], np.zeros(2))
     assert "array" not in repr(WORK)
 
 

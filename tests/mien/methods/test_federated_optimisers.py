@@ -238,7 +238,7 @@ def test_validators_have_a_sum_of_their_own() -> None:
     task = replace(FV_TASK, validators=CohortSpec(size=5, min_reports=4), options={"candidates": 4, "epsilon": 0.01})
     theirs = stage.validators_task(task)
     assert (theirs.cohort, theirs.validators, theirs.privacy.reveals) == (task.validators, None, ())
-    assert (theirs.privacy.max_weight, theirs.privacy.coordinate_clip, theirs.privacy.l2_clip) == (1, 10.0, 20.0)
+    assert (theirs.privacy.max_weight, theirs.privacy.coordinate_clip, theirs.privacy.l2_clip) == (1, 1000.0, 2000.0)
     assert theirs.privacy.min_cohort == task.privacy.min_cohort
     with pytest.raises(ConfigError, match=r"add \[validators\]"):
         stage.validators_task(FV_TASK)
@@ -369,7 +369,7 @@ def test_a_validator_sends_scores_only_and_keeps_its_statistics() -> None:
     stage = find_method("pfm_fv").validation
     assert stage is not None
     candidates = (TINY.theta, TINY.theta * np.float32(0.5), -TINY.theta)
-    for norm, kept in (("local_norm", set()), ("no_norm", set()), ("moving_norm", {"statistics"})):
+    for norm, kept in (("local_norm", set()), ("no_norm", set()), ("moving_norm", {"percent_statistics"})):
         task = replace(FV_TASK, options={"validation": norm})
         output = stage.validate(ValidationInput(task, candidates, faces), TINY.runtime())
         assert output.contribution.vector.shape == (2 + 3,)
