@@ -33,7 +33,8 @@
     │   ├── ReplayError             same step again with other bytes: abandon this round, check in again
     │   ├── CohortError             too few devices left for a sum that hides each: nothing was shown, check in again
     │   ├── ViolationError          the other side broke the rules of a private sum: leave the round, tell the operator
-    │   └── BudgetExceededError     privacy budget would be exceeded: nothing was shown; end the task, ask other devices
+    │   ├── BudgetExceededError     privacy budget would be exceeded: nothing was shown; end the task, ask other devices
+    │   └── TransparencyError       log of rounds lacks this one or shows two histories: stay out, keep the evidence
     ├── UnavailableError            works later, unchanged: retry
     │   ├── UnreachableError        no answer from the server: check address and network, retry
     │   ├── DrainingError           server is shutting down: retry after the pause it names
@@ -198,6 +199,10 @@ class BudgetExceededError(ProtocolError):
     """One more sum would tell more than the privacy budget permits; nothing was released."""
 
 
+class TransparencyError(ProtocolError):
+    """The log of rounds does not hold what it must, or shows two histories; nothing was trained."""
+
+
 class UnavailableError(MienError):
     """The call can succeed later, unchanged."""
 
@@ -273,6 +278,7 @@ TABLE: Final[dict[type[MienError], ErrorRow]] = {
     CohortError: ErrorRow("ABORTED", 44),
     ViolationError: ErrorRow("FAILED_PRECONDITION", 45),
     BudgetExceededError: ErrorRow("FAILED_PRECONDITION", 46),
+    TransparencyError: ErrorRow("FAILED_PRECONDITION", 47),
     UnreachableError: ErrorRow("UNAVAILABLE", 50),
     DrainingError: ErrorRow("UNAVAILABLE", 51),
     RateLimitedError: ErrorRow("RESOURCE_EXHAUSTED", 52),
