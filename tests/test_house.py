@@ -98,11 +98,11 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "protocol": "contribution errors layout log specs",
         "dp": "errors log protocol specs",
         "models": "errors protocol records specs",
-        "secagg": "contribution dp errors protocol records specs",
+        "secagg": "contribution dp errors log protocol records specs",
         "backbones": "errors layout models specs",
         "methods": "contribution errors evaluation layout protocol records secagg specs",
         "__init__": "_door contribution errors layout methods specs",
-        "rounds": "contribution dp errors evaluation layout methods protocol records secagg specs",
+        "rounds": "contribution dp errors evaluation layout log methods protocol records secagg specs",
     },
     "coordinator": {
         "keys": "",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.pulse import Pulse, in_thread
 from mien.errors import LateError, MienError, NotFoundError, ViolationError
+from mien.log.entries import LogEntry, roster_entry
 from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import (
@@ -25,6 +26,7 @@ from mien.rounds.machine import (
 from mien.rounds.records import RoundRecord, StepRecord, SumOpening
 from mien.secagg import Elsewhere
 from mien.secagg.groups import deal
+from mien.secagg.planner import raw_task_id
 
 if TYPE_CHECKING:
     from coordinator.rounds.cohort import Cohort
@@ -178,6 +180,19 @@ class Attempt:
 
         await in_thread(masked.replay, steps, state.stage, state.devices(*COUNTED), payload_of)
         self.masked = masked
+
+    async def entries(self, record: RoundRecord, state: RoundState) -> tuple[LogEntry, ...]:
+        """Return what the public log is to hold from a transition to `state` on: the statement, then the rosters.
+
+        Both are there before any device is told that it may go on.
+        """
+        before = self.state.stage
+        if before is Stage.SELECTING and state.stage is Stage.TRAINING:
+            return (await self._side.ledger.entry(record.round, record.attempt, record.base_model_id),)
+        if before is Stage.KEYS and self.masked is not None and not state.stage.is_over and state.stage is not before:
+            task = raw_task_id(record.task_id).hex()
+            return (roster_entry(task, record.round, record.attempt, self.masked.bindings),)
+        return ()
 
     def sum_opening(self, state: RoundState) -> SumOpening | None:
         """Return the ledger's entry on a transition to `state` after which the coordinator can open a sum."""

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from coordinator.store import account
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from mien.log.entries import LogEntry
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundNumber, TaskId
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import SumOpening
@@ -54,6 +55,11 @@ class TaskLedger:
             clip = await self._thread.run(self._store.privacy, lambda db: account.clip_for(db, task_id, task, number))
         shared = b"" if self._shared is None else await self._shared()
         return self._plan.round_config(task_id, number, attempt, model_id, clip, shared=shared)
+
+    async def entry(self, number: RoundNumber, attempt: AttemptNumber, model_id: ModelId) -> LogEntry:
+        """Return what the public log is to hold of an attempt before its devices train."""
+        shared = b"" if self._shared is None else await self._shared()
+        return self._plan.round_entry(self._task_id, number, attempt, model_id, shared)
 
     def opening(
         self, number: RoundNumber, attempt: AttemptNumber, config: RoundConfig | None, device_ids: Sequence[DeviceId]

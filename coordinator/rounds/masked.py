@@ -102,6 +102,11 @@ class MaskedRound:
         self._path = PATHS[plan.task.privacy.secure_aggregation][1:]  # devices train before there are keys
 
     @property
+    def bindings(self) -> list[bytes]:
+        """What the rosters of the groups that go on are bound to (R), once the stage of keys is over."""
+        return [group.server.topology.binding for group in self._groups]
+
+    @property
     def payload_bytes(self) -> int:
         """Length of a masked vector."""
         return self._groups[0].server.payload_bytes

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
-from coordinator.store import audit
+from coordinator.store import audit, round_log
 from coordinator.store.rows import (
     BUNDLE_ROWS,
     CANDIDATE_ROWS,
@@ -20,6 +20,7 @@ from coordinator.store.rows import (
 )
 from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
+from mien.log.entries import release_entry
 from mien.protocol.ids import DeviceId, ModelId, PopulationId, TaskId
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, ReleaseRecord
 from mien.rounds.releases import Standing, in_force, in_force_everywhere, rolled_back, standings
@@ -78,6 +79,12 @@ class ReleaseStore(RecordStore):
         RELEASE_ROWS.add(db, release)
         detail = {"population": release.population, "share": release.share, **more}
         self._log(db, release.released_by, "model.release", release.model_id, detail)
+        self._log_release(db, release)
+
+    def _log_release(self, db: sa.Connection, release: ReleaseRecord) -> None:
+        """Enter a release in the public log, behind the audit log's entry."""
+        entry = release_entry(release.model_id, release.population, release.share)
+        round_log.append(db, release.released_ms, [entry])
 
     def _release_candidate(
         self, db: sa.Connection, candidate: CandidateRecord, population: PopulationId, share: float
@@ -107,6 +114,7 @@ class ReleaseStore(RecordStore):
                 self._log(db, actor, "model.release", taken, {**whose, "share": release.share})
             else:
                 self._log(db, actor, "model.rollback", release.model_id, {**whose, "from": taken})
+            self._log_release(db, release)
         return next((release for _, release in made if release.population == population), made[0][1])
 
     def newest_release(self, *population: PopulationId | None) -> ReleaseRecord | None:

@@ -16,7 +16,7 @@ from typing import Any, Final, Self, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from coordinator.store import account, audit, releases
+from coordinator.store import account, audit, releases, round_log
 from coordinator.store.audit import AuditLog
 from coordinator.store.database import open_migrated
 from coordinator.store.rollouts import RollOutStore, is_under_way
@@ -67,7 +67,7 @@ from mien.shell.clock import Clock, to_ms
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0014"
+SCHEMA: Final = "0015"
 """Revision of the schema that this program writes."""
 
 _IDS_AT_ONCE: Final = 500
@@ -265,6 +265,7 @@ class Store(RollOutStore):
             subject = f"{after.task_id}/{after.round}/{after.attempt}"
             if after.stage is not before.stage:
                 self._log(db, audit.COORDINATOR, f"round.{after.stage}", subject, _round_detail(after, change))
+            round_log.append(db, now_ms, change.logged)
             _keep_steps(db, before.id, change.messages)
             if (ledgered := change.sum_opening) is not None:
                 event = account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
@@ -452,6 +453,11 @@ class Store(RollOutStore):
         """Return the result of a call on the audit log, in one transaction."""
         with self._transaction() as db:
             return call(AUDIT, db)
+
+    def round_log(self, call: Callable[[sa.Connection], T]) -> T:
+        """Return the result of a function of `coordinator.store.round_log`, in one transaction."""
+        with self._transaction() as db:
+            return call(db)
 
     def events(self, subject: str) -> list[tuple[int, str, str]]:
         """Return (time in ms, actor, action) of what happened to one subject, in order."""

@@ -277,6 +277,40 @@ AUDIT: Final = AuditLog.of(METADATA)
 """Log of actions, actors and times, a hash chain (`mien.log.audit`); append-only, no secrets or biometric data."""
 
 
+class _LogEntryColumns(TypedColumns):
+    position: Named[int] = Column(BigInteger, primary_key=True, autoincrement=False)
+    at_ms: Named[int] = Column(BigInteger)
+    kind: Named[str] = Column(String(20))
+    subject: Named[str] = Column(String(120), index=True)
+    entry: Named[bytes]
+
+
+LOG_ENTRIES: Final = Table("log_entries", METADATA, _LogEntryColumns)
+"""Entries of the public log of rounds (`mien.log.entries`), by position from 0; only ever added to."""
+
+
+class _LogNodeColumns(TypedColumns):
+    level: Named[int] = Column(primary_key=True, autoincrement=False)
+    position: Named[int] = Column(BigInteger, primary_key=True, autoincrement=False)
+    hash: Named[bytes]
+
+
+LOG_NODES: Final = Table("log_nodes", METADATA, _LogNodeColumns)
+"""Hashes of the complete subtrees over these entries (`mien.log.merkle`); only ever added to."""
+
+
+class _LogHeadColumns(TypedColumns):
+    id: Named[int] = Column(primary_key=True, autoincrement=False)
+    size: Named[int] = Column(BigInteger)
+    cosigned: Named[str] = Column(Text)
+    cosigned_size: Named[int] = Column(BigInteger)
+    certificates_after: Named[int] = Column(BigInteger)
+
+
+LOG_HEAD: Final = Table("log_head", METADATA, _LogHeadColumns)
+"""One row: the log's size, its newest cosigned checkpoint, and how far the registrar's certificates are in it."""
+
+
 class _SettingColumns(TypedColumns):
     name: Named[str] = Column(String(80), primary_key=True)
     value: Named[str]

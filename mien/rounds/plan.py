@@ -10,6 +10,7 @@ import numpy as np
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, ParameterPart
+from mien.log.entries import LogEntry
 from mien.methods import METHODS
 from mien.methods.base import Method, Property, Requirements, reply_names
 from mien.protocol.canonical import model_from_json
@@ -63,11 +64,22 @@ class TaskPlan:
 
         `shared` are the words that the method's server tells all of them alike.
         """
+        ids = self._ids(task_id, round_number, attempt, model_id, shared)
+        return plan_round(self.task, self.contribution, ids, l2_clip=l2_clip)
+
+    def round_entry(
+        self, task_id: TaskId, round_number: RoundNumber, attempt: AttemptNumber, model_id: ModelId, shared: bytes
+    ) -> LogEntry:
+        """Return the log's entry of an attempt, whether its sums are masked or not."""
+        return self._ids(task_id, round_number, attempt, model_id, shared).entry(self.task, self.contribution)
+
+    def _ids(
+        self, task_id: TaskId, round_number: RoundNumber, attempt: AttemptNumber, model_id: ModelId, shared: bytes
+    ) -> RoundIds:
         shard = self.public_shard
-        ids = RoundIds.of(
+        return RoundIds.of(
             self.task, task_id, round_number, attempt, self.spec, model_id, public_shard=shard, shared=shared
         )
-        return plan_round(self.task, self.contribution, ids, l2_clip=l2_clip)
 
 
 def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) -> TaskPlan:

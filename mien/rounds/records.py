@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from mien.dp.ledger import Opening
 from mien.errors import ReplayError
+from mien.log.entries import LogEntry
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
 from mien.protocol.rounds import BlobId, Role, RoundRef, Stage
 from mien.rounds.machine import RoundState, Step
@@ -255,7 +256,8 @@ class RoundChange:
     count from now on, `messages` what devices said at a stage of secure aggregation. `sum_opening` goes into the
     privacy ledger before anybody can open the sum; `next_clip` is what an adaptive clip becomes. `task` is the task as
     it is afterwards, `model` what the round made: both only where the transition changes them. `candidate` is the model
-    as the gates see it, where it is due to be one. `evaluations` are what the round measured of models.
+    as the gates see it, where it is due to be one. `evaluations` are what the round measured of models, `logged` what
+    the public log is to hold of the round.
     """
 
     record: RoundRecord
@@ -271,3 +273,4 @@ class RoundChange:
     candidate: CandidateRecord | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[EvaluationRecord, ...] = field(default=(), repr=False)
+    logged: tuple[LogEntry, ...] = ()

@@ -12,6 +12,7 @@ from typing import Final, Self
 
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
+from mien.log.entries import LogEntry, attempt_subject, round_entry
 from mien.protocol.canonical import task_sha256
 from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
@@ -109,12 +110,32 @@ class RoundIds:
         words that the method's server tells all devices alike (`mien.methods.base.shared_words`).
         """
         return cls(
-            tagged_hash("task", task_id.encode())[:ID_BYTES],
+            raw_task_id(task_id),
             round_number,
             attempt,
             bytes.fromhex(model_id),
             statement_sha256(task.method, model, public_shard, shared),
         )
+
+    def entry(self, task: TaskSpec, contribution: ContributionLayout) -> LogEntry:
+        """Return the log's entry of the attempt: all that its keys are bound to, and plain sums have as well."""
+        return round_entry(
+            *(self.task_id.hex(), self.round, self.attempt),
+            task_sha256=task_sha256(task),
+            model_sha256=self.model_sha256.hex(),
+            layout_sha256=contribution.sha256,
+            statement_sha256=self.statement_sha256.hex(),
+        )
+
+
+def raw_task_id(task_id: TaskId) -> bytes:
+    """Return a task's id as `RoundConfig` and the log hold it: 16 bytes."""
+    return tagged_hash("task", task_id.encode())[:ID_BYTES]
+
+
+def log_subject(task_id: TaskId, round_number: RoundNumber, attempt: AttemptNumber) -> str:
+    """Return the subject of an attempt's entries in the log."""
+    return attempt_subject(raw_task_id(task_id).hex(), round_number, attempt)
 
 
 def statement_sha256(method: str, model: ModelSpec, public_shard: str = "", shared: bytes = b"") -> bytes:

@@ -1,0 +1,153 @@
+"""The public log of rounds in the database: entries, the tree's nodes, and one row that says where it stands.
+
+An entry is appended in the transaction of what it tells of. That locks the one row until the transaction ends, always
+behind the audit log's where both are written, so that no two transactions wait for each other. Nothing is made again at
+a start: an append and a proof read O(log n) nodes by their keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
+from mien.errors import CorruptDataError
+from mien.log.entries import LogEntry
+from mien.log.merkle import (
+    appended,
+    consistency_proof,
+    inclusion_proof,
+    leaf_hash,
+    tree_root,
+)
+
+_ONLY_ROW: Final = 1
+_AT_ONCE: Final = 1000
+_GONE: Final = "the log of rounds is damaged in the database; restore it from a backup"
+
+
+@dataclass(frozen=True)
+class LogHead:
+    """Where a log stands: its entries, the newest checkpoint that a witness cosigned (a note, empty before the first)
+    with its size, and how far the registrar's list of certificates is in it.
+    """
+
+    size: int
+    cosigned: str
+    cosigned_size: int
+    certificates_after: int
+
+
+@dataclass(frozen=True)
+class LoggedEntry:
+    """An entry where it stands in the log."""
+
+    position: int
+    at_ms: int
+    entry: LogEntry
+
+
+def read_head(db: sa.Connection, *, for_update: bool = False) -> LogHead:
+    """Return where the log stands."""
+    wanted = sa.select(LOG_HEAD).where(LOG_HEAD.c.id == _ONLY_ROW)
+    row = db.execute(wanted.with_for_update() if for_update else wanted).one_or_none()
+    if row is None:
+        raise CorruptDataError(_GONE)
+    return LogHead(row.size, row.cosigned, row.cosigned_size, row.certificates_after)
+
+
+def append(db: sa.Connection, at_ms: int, entries: Iterable[LogEntry]) -> None:
+    """Append entries, in order; the head is locked until the transaction ends."""
+    entries = tuple(entries)
+    if not entries:
+        return
+    size = read_head(db, for_update=True).size
+    for position, entry in enumerate(entries, size):
+        values = {"position": position, "at_ms": at_ms, "kind": entry.kind, "subject": entry.subject}
+        db.execute(sa.insert(LOG_ENTRIES).values(**values, entry=entry.data))
+        for level, index, made in tuple(appended(lambda *at: _node(db, *at), position, leaf_hash(entry.data))):
+            db.execute(sa.insert(LOG_NODES).values(level=level, position=index, hash=made))
+    _set_head(db, size=size + len(entries))
+
+
+def append_certificates(
+    db: sa.Connection, at_ms: int, entries: Iterable[LogEntry], *, after: int, reached: int
+) -> None:
+    """Append what the registrar told of the certificates behind `after`, once, however often it is told."""
+    if read_head(db, for_update=True).certificates_after == after:
+        append(db, at_ms, entries)
+        _set_head(db, certificates_after=reached)
+
+
+def keep_cosigned(db: sa.Connection, note: str, size: int) -> None:
+    """Keep a cosigned checkpoint unless one of a larger log is kept."""
+    if read_head(db, for_update=True).cosigned_size <= size:
+        _set_head(db, cosigned=note, cosigned_size=size)
+
+
+def root(db: sa.Connection, size: int) -> bytes:
+    """Return the root over the first `size` entries."""
+    return tree_root(lambda *at: _node(db, *at), size)
+
+
+def prove_inclusion(db: sa.Connection, position: int, size: int) -> list[bytes]:
+    """Return the proof that the first `size` entries have this one at `position`."""
+    return inclusion_proof(lambda *at: _node(db, *at), position, size)
+
+
+def prove_consistency(db: sa.Connection, first: int, size: int) -> list[bytes]:
+    """Return the proof that the first `size` entries begin with the first `first`."""
+    return consistency_proof(lambda *at: _node(db, *at), first, size)
+
+
+def position_of(db: sa.Connection, kind: str, subject: str) -> int | None:
+    """Return where the newest entry about a subject stands."""
+    wanted = sa.select(sa.func.max(LOG_ENTRIES.c.position))
+    return db.scalar(wanted.where(LOG_ENTRIES.c.kind == kind, LOG_ENTRIES.c.subject == subject))
+
+
+def read(db: sa.Connection, first: int, limit: int = _AT_ONCE) -> list[LoggedEntry]:
+    """Return up to `limit` entries from position `first` on."""
+    wanted = sa.select(LOG_ENTRIES).where(LOG_ENTRIES.c.position >= first).order_by(LOG_ENTRIES.c.position)
+    rows = db.execute(wanted.limit(limit))
+    return [LoggedEntry(row.position, row.at_ms, LogEntry(row.kind, row.subject, row.entry)) for row in rows]
+
+
+def verify(db: sa.Connection) -> tuple[int, bytes]:
+    """Return size and root of a log whose every entry was hashed again; raises CorruptDataError naming the first fault.
+
+    It reads everything, a thousand entries at a time, in O(log n) memory.
+    """
+    head, nodes, size = read_head(db), dict[tuple[int, int], bytes](), 0
+    while found := read(db, size):
+        for each in found:
+            if each.position != size:
+                raise CorruptDataError(f"entry {size} is gone from the log of rounds; restore it from a backup")
+            for level, index, made in tuple(appended(lambda *at: nodes[at], size, leaf_hash(each.entry.data))):
+                if _node(db, level, index) != made:
+                    raise CorruptDataError(f"entry {size} of the log of rounds was changed; restore it from a backup")
+                nodes[level, index] = made
+                if index % 2:  # nothing above reads the pair again, but its parent alone
+                    nodes.pop((level - 1, 2 * index), None)
+                    nodes.pop((level - 1, 2 * index + 1), None)
+            size += 1
+    if size != head.size:
+        raise CorruptDataError(f"the log of rounds has {size} entries, and was written up to {head.size}; restore it")
+    if head.cosigned_size > size:
+        raise CorruptDataError("the log of rounds is shorter than what the registrar cosigned; restore a later backup")
+    return size, root(db, size)
+
+
+def _node(db: sa.Connection, level: int, position: int) -> bytes:
+    wanted = sa.select(LOG_NODES.c.hash).where(LOG_NODES.c.level == level, LOG_NODES.c.position == position)
+    found: bytes | None = db.scalar(wanted)
+    if found is None:
+        raise CorruptDataError(_GONE)
+    return found
+
+
+def _set_head(db: sa.Connection, **values: object) -> None:
+    db.execute(sa.update(LOG_HEAD).where(LOG_HEAD.c.id == _ONLY_ROW).values(**values))

@@ -1,0 +1,106 @@
+"""Entries of the public log of rounds: canonical JSON objects of one `kind` each; hashes, and nothing of people.
+
+::
+
+    round        the statement of an attempt: what all its keys are bound to, before any phone trains
+    roster       the bindings (R) of the rosters that its phones are about to be sent, one of each sum
+    certificate  the hash of a certificate that the registrar issued; its random serial number is the salt
+    release      a model that was put in force
+
+Each side makes the entry of what it holds itself, and compares hashes; nobody parses another's but who reads the log.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from mien.errors import TransparencyError
+from mien.log.chain import canonical_json
+
+MAX_ENTRY_BYTES: Final = 8192
+KINDS: Final = ("round", "roster", "certificate", "release")
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """One entry: its kind, the subject by which it is found again, and the bytes that the tree's leaf is of."""
+
+    kind: str
+    subject: str
+    data: bytes = field(repr=False)
+
+    @classmethod
+    def read(cls, data: bytes) -> Self:
+        """Return the entry in a log's bytes; raises TransparencyError for what this program would not have written."""
+        try:
+            told = json.loads(data)
+            kind = told["kind"]
+            if kind not in KINDS or canonical_json(told) != data or len(data) > MAX_ENTRY_BYTES:
+                raise ValueError
+            if kind in ("round", "roster"):
+                return cls(kind, attempt_subject(told["task"], told["round"], told["attempt"]), data)
+            return cls(kind, str(told["sha256" if kind == "certificate" else "model_id"]), data)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise TransparencyError("the log holds an entry that no program writes; tell the operator") from error
+
+
+def attempt_subject(task: str, round_number: int, attempt: int) -> str:
+    """Return the subject of an attempt's entries; `task` is the hex of the task's 16 bytes in a `RoundConfig`."""
+    return f"{task}/{round_number}/{attempt}"
+
+
+def round_entry(
+    task: str,
+    round_number: int,
+    attempt: int,
+    *,
+    task_sha256: str,
+    model_sha256: str,
+    layout_sha256: str,
+    statement_sha256: str,
+) -> LogEntry:
+    """Return the entry of an attempt's statement, by the fields of `mien.secagg.RoundConfig`, in hex."""
+    return _entry(
+        "round",
+        attempt_subject(task, round_number, attempt),
+        task=task,
+        round=round_number,
+        attempt=attempt,
+        task_sha256=task_sha256,
+        model_sha256=model_sha256,
+        layout_sha256=layout_sha256,
+        statement_sha256=statement_sha256,
+    )
+
+
+def roster_entry(task: str, round_number: int, attempt: int, bindings: Iterable[bytes]) -> LogEntry:
+    """Return the entry of an attempt's rosters: the hash over their bindings, which is the same in any order."""
+    digest = hashlib.sha256(b"mien/rosters/1\n" + b"".join(sorted(bindings))).hexdigest()
+    subject = attempt_subject(task, round_number, attempt)
+    return _entry("roster", subject, task=task, round=round_number, attempt=attempt, rosters_sha256=digest)
+
+
+def certificate_entry(sha256: str) -> LogEntry:
+    """Return the entry of a certificate by its hash (`certificate_sha256`)."""
+    return _entry("certificate", sha256, sha256=sha256)
+
+
+def certificate_sha256(der: bytes) -> str:
+    """Return the salted hash of a certificate, in hex.
+
+    Its serial number has 159 random bits, which nobody who was not shown the certificate can try.
+    """
+    return hashlib.sha256(b"mien/certificate/1\n" + der).hexdigest()
+
+
+def release_entry(model_id: str, population: str | None, share: float) -> LogEntry:
+    """Return the entry of a model that was put in force, for a population (None: for all) or a share of its phones."""
+    return _entry("release", model_id, model_id=model_id, population=population, share=share)
+
+
+def _entry(kind: str, subject: str, **told: object) -> LogEntry:
+    return LogEntry(kind, subject, canonical_json({"kind": kind, **told}))

@@ -1,0 +1,107 @@
+"""The log of rounds in a database: appended with the deed, proved from its rows, and found out when they are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import sqlalchemy as sa
+
+from coordinator.store import round_log
+from coordinator.store.store import Store
+from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
+from mien.errors import CorruptDataError, NotFoundError
+from mien.log.entries import LogEntry, certificate_entry, release_entry
+from mien.log.merkle import check_consistency, check_inclusion, leaf_hash
+from mien.shell.clock import Clock
+from tests.coordinator.store.test_store import model
+
+
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    store = Store.open(database_url, Clock())
+    yield store
+    store.close()
+
+
+def append(store: Store, *entries: LogEntry) -> None:
+    store.round_log(lambda db: round_log.append(db, 1, entries))
+
+
+def numbered(count: int, first: int = 0) -> list[LogEntry]:
+    return [certificate_entry(f"{number:064x}") for number in range(first, first + count)]
+
+
+def test_entries_are_proved_under_every_later_size(store: Store) -> None:
+    entries = numbered(13)
+    append(store, *entries[:5])
+    append(store, *entries[5:])
+    assert store.round_log(round_log.read_head).size == 13
+    roots = [store.round_log(lambda db, size=size: round_log.root(db, size)) for size in range(14)]
+    for size in (1, 6, 8, 13):
+        for position in range(size):
+            proof = store.round_log(lambda db, at=position, of=size: round_log.prove_inclusion(db, at, of))
+            check_inclusion(leaf_hash(entries[position].data), position, size, proof, roots[size])
+        proof = store.round_log(lambda db, of=size: round_log.prove_consistency(db, of, 13))
+        check_consistency(size, roots[size], 13, roots[13], proof)
+    assert store.round_log(round_log.verify) == (13, roots[13])
+    assert store.round_log(lambda db: round_log.position_of(db, "certificate", f"{7:064x}")) == 7
+    assert store.round_log(lambda db: round_log.position_of(db, "round", f"{7:064x}")) is None
+    assert [each.position for each in store.round_log(lambda db: round_log.read(db, 4, 3))] == [4, 5, 6]
+
+
+def test_a_release_is_logged_and_one_that_fails_is_not(store: Store) -> None:
+    store.add_model(model("a"), actor="alice")
+    model_id = model("a").model_id
+    store.release(model_id, population=None, actor="alice")
+    with pytest.raises(NotFoundError):
+        store.release("f" * 64, population=None, actor="alice")
+    (logged,) = store.round_log(lambda db: round_log.read(db, 0))
+    assert logged.entry == release_entry(model_id, None, 1.0)
+    assert LogEntry.read(logged.entry.data) == logged.entry
+
+
+def test_certificates_are_taken_once_however_often_they_are_told(store: Store) -> None:
+    def told() -> None:
+        store.round_log(lambda db: round_log.append_certificates(db, 1, numbered(2), after=0, reached=9))
+
+    told()
+    told()
+    head = store.round_log(round_log.read_head)
+    assert (head.size, head.certificates_after) == (2, 9)
+
+
+def test_an_older_cosigned_checkpoint_takes_no_newer_ones_place(store: Store) -> None:
+    append(store, *numbered(3))
+    store.round_log(lambda db: round_log.keep_cosigned(db, "new", 3))
+    store.round_log(lambda db: round_log.keep_cosigned(db, "old", 2))
+    assert store.round_log(round_log.read_head).cosigned == "new"
+
+
+def test_threads_append_one_behind_the_other(database_url: str) -> None:
+    stores = [Store.open(database_url, Clock()) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda each: [append(each, entry) for entry in numbered(8)], stores))
+    assert stores[0].round_log(round_log.verify)[0] == 24
+    for each in stores:
+        each.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (sa.update(LOG_ENTRIES).where(LOG_ENTRIES.c.position == 3).values(entry=b"{}"), "entry 3 .* was changed"),
+        (sa.delete(LOG_ENTRIES).where(LOG_ENTRIES.c.position == 3), "entry 3 is gone"),
+        (sa.delete(LOG_ENTRIES).where(LOG_ENTRIES.c.position > 5), "has 6 entries, and was written up to 9"),
+        (sa.delete(LOG_NODES).where(LOG_NODES.c.level == 2), "damaged"),
+        (sa.update(LOG_HEAD).values(cosigned_size=20), "shorter than what the registrar cosigned"),
+        (sa.delete(LOG_HEAD), "damaged"),
+    ],
+    ids=["edited", "removed", "cut", "nodes", "cosigned", "head"],
+)
+def test_rows_that_were_changed_are_named(store: Store, change: sa.Executable, words: str) -> None:
+    append(store, *numbered(9))
+    store.round_log(lambda db: db.execute(change))
+    with pytest.raises(CorruptDataError, match=words):
+        store.round_log(round_log.verify)
