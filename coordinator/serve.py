@@ -19,6 +19,7 @@ from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import settings_sha256
 from coordinator.keys.tls import ServerLeaf
+from coordinator.operator.registrar_client import cosign
 from coordinator.release.rollouts_worker import RollOutKeeper
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine, EngineSettings
@@ -31,6 +32,7 @@ from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import AccessInterceptor, Gate
 from coordinator.service.health import Probes, listening
 from coordinator.service.limits import CallLimiter
+from coordinator.service.log_keeper import LogKeeper
 from coordinator.service.measured import MeasuredStore, MeasuredThread
 from coordinator.service.metrics import Metrics, Now
 from coordinator.service.models import ModelsService
@@ -46,7 +48,7 @@ from coordinator.store.store import SCHEMA, Store
 from coordinator.store.thread import StoreThread
 from mien.errors import DrainingError, KeyStoreError, MienError
 from mien.protocol import MAX_MESSAGE_BYTES
-from mien.protocol.v1 import models_pb2_grpc, operator_pb2_grpc
+from mien.protocol.v1 import models_pb2_grpc, operator_pb2_grpc, registrar_pb2
 from mien.secagg.leaves import leaf_verifier
 from mien.shell.clock import Clock
 from mien.shell.lock import exclusive
@@ -113,7 +115,8 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         gate = Gate(registrar_ca, home.ca(), revocations, clock)
         passed_on = () if replication is None else (replication.forwarding,)
         server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
-        rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock)
+        log = _log_keeper(home, config, stores, clock)
+        rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log)
         operators = OperatorService(
             *(engine, stores, clock),
             max_model_bytes=config.max_model_bytes,
@@ -133,6 +136,9 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
             await (engine.start() if replication is None else replication.start(engine))
             await server.start()
+            cosigning = asyncio.create_task(log.run(config.crl_fetch_s), name="cosigning")
+            ended = "the log is cosigned no more because of an internal error; phones wait for a restart"
+            cosigning.add_done_callback(partial(log_end, what=ended))
             gates = asyncio.create_task(_keep_gates(engine, stores, clock, config), name="gates")
             ended = "gates stopped by an internal error; candidates wait for a restart"
             gates.add_done_callback(partial(log_end, what=ended))
@@ -142,9 +148,9 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             try:
                 yield port
             finally:
-                for each in (gates, roll_outs):
+                for each in (gates, roll_outs, cosigning):
                     each.cancel()
-                await asyncio.wait({gates, roll_outs})
+                await asyncio.wait({gates, roll_outs, cosigning})
                 engine.drain()
                 if replication is not None:
                     replication.keeper.retire()
@@ -256,6 +262,16 @@ def _engine_settings(config: CoordinatorConfig) -> EngineSettings:
         config.sets.names,
         check_ins_per_s=config.check_ins_per_s,
     )
+
+
+def _log_keeper(home: CoordinatorHome, config: CoordinatorConfig, stores: Stores, clock: Clock) -> LogKeeper:
+    """Return the keeper of the log of rounds; where no registrar is named nobody cosigns it."""
+    address, registrar_ca = config.registrar_address, home.trusted_ca()
+
+    async def ask(request: registrar_pb2.CosignRequest) -> registrar_pb2.CosignReply:
+        return await cosign(address, registrar_ca, request)
+
+    return LogKeeper(stores.store, stores.thread, home.authority(), clock, ask if address else None)
 
 
 async def _keep_gates(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> None:

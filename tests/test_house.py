@@ -116,7 +116,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "dashboard": "home keys operator service store",
         "registrar": "home keys service store",
         "replicas": "home keys rounds service store",
-        "serve": "home keys release replicas rounds service store",
+        "serve": "home keys operator release replicas rounds service store",
         "__init__": "home keys operator registrar serve",
         "commands": "__init__ dashboard home keys operator registrar release replicas serve service store",
     },

@@ -131,6 +131,20 @@ async def fetch_revocations(
     return pki.load_crl(reply.crl_der, registrar_ca)
 
 
+async def cosign(
+    address: str,
+    registrar_ca: x509.Certificate,
+    request: registrar_pb2.CosignRequest,
+    *,
+    timeout_s: float = TIMEOUT_S,
+) -> registrar_pb2.CosignReply:
+    """Return the registrar's answer to a checkpoint of the coordinator's log; raises TransparencyError for another."""
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
+        stub = registrar_pb2_grpc.RegistrarStub(channel)
+        return await _answer(stub.Cosign(request, timeout=timeout_s), _Address(address))
+
+
 async def hello(address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S) -> common_pb2.HelloReply:
     """Return a registrar's greeting: protocol version, software and clock; raises VersionError without a common one."""
     tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))

@@ -20,7 +20,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from coordinator.keys import pki
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
-from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store, Transaction
+from coordinator.registrar.store import (
+    CERTIFICATE_ISSUED,
+    CertificateRecord,
+    DeviceRecord,
+    InviteRecord,
+    Store,
+    Transaction,
+)
 from coordinator.store import audit
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
 from mien.protocol.attestation import attestation_challenge
@@ -273,7 +280,7 @@ class Registry:
         )
         transaction.add_certificate(record)
         detail = {"serial": f"{record.serial:x}", "expires_unix_s": record.expires_unix_s}
-        transaction.log(self._now_s(), audit.REGISTRAR, "certificate.issue", device.device_id, detail)
+        transaction.log(self._now_s(), audit.REGISTRAR, CERTIFICATE_ISSUED, device.device_id, detail)
         return record
 
     def _holder(self, leaf: x509.Certificate, now: datetime) -> pki.PeerIdentity:

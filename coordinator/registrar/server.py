@@ -28,6 +28,7 @@ from coordinator.registrar.service import (
     Worker,
 )
 from coordinator.registrar.store import Store
+from coordinator.registrar.witness import Witness
 from coordinator.service.limits import FailureLimiter
 from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor, listen
 from coordinator.store import audit
@@ -77,7 +78,9 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
 
         join = _server(MAX_JOIN_MESSAGE_BYTES)
         service = RegistrarService(
-            *(registry, ca, config.coordinator_address, limiter, worker, clock), release_key=config.release_key
+            *(registry, ca, config.coordinator_address, limiter, worker, clock),
+            witness=Witness(store, authority, home.trusted_ca, clock),
+            release_key=config.release_key,
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
         admin = _server(MAX_MESSAGE_BYTES)

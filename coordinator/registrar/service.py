@@ -15,6 +15,7 @@ from cryptography import x509
 
 from coordinator.keys import pki
 from coordinator.registrar.issuing import Joined, Registry
+from coordinator.registrar.witness import Witness
 from coordinator.service.limits import FailureLimiter, network_of
 from coordinator.service.rpc import hello_reply, peer_host, peer_leaf_pem
 from mien.errors import AuthError
@@ -54,9 +55,10 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         worker: Worker,
         clock: Callable[[], datetime],
         *,
+        witness: Witness,
         release_key: str = "",
     ) -> None:
-        self._registry, self._release_key = registry, release_key
+        self._registry, self._release_key, self._witness = registry, release_key, witness
         self._ca_der = pki.to_der(ca)
         self._coordinator_address = coordinator_address
         self._limiter = limiter
@@ -91,7 +93,20 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         """Return the signed revocation list."""
         return registrar_pb2.GetRevocationsReply(crl_der=await self._worker.run(self._registry.crl))
 
-    async def _limited(self, context: Any, work: Callable[[], Joined]) -> Joined:
+    async def Cosign(self, request: registrar_pb2.CosignRequest, context: Any) -> registrar_pb2.CosignReply:
+        """Return a checkpoint of the coordinator's log with this registrar's cosignature, and what was issued."""
+        asked = (request.checkpoint, request.log_key, request.log_key_signature, request.old_size)
+        cosigned = await self._limited(
+            context, lambda: self._witness.cosign(*asked, tuple(request.consistency), request.certificates_after)
+        )
+        return registrar_pb2.CosignReply(
+            cosigned=cosigned.note,
+            size=cosigned.size,
+            certificates=[bytes.fromhex(sha256) for sha256 in cosigned.certificates],
+            certificates_after=cosigned.certificates_after,
+        )
+
+    async def _limited(self, context: Any, work: Callable[[], _T]) -> _T:
         """Run `work` unless the caller's address has failed too often; count it when it fails to prove itself."""
         host = network_of(peer_host(context.peer()))
         self._limiter.check(host)
@@ -110,6 +125,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
             coordinator_address=self._coordinator_address,
             population=joined.population,
             release_key=self._release_key,
+            witness_key=str(self._witness.key),
         )
 
 

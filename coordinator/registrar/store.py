@@ -7,6 +7,7 @@ All times are Unix seconds.
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,8 +25,11 @@ from mien.log.audit import Anchor
 
 _T = TypeVar("_T")
 
-HEAD: Final = "r0003"
+HEAD: Final = "r0004"
 """The newest revision of the schema, which this program reads and writes."""
+
+CERTIFICATE_ISSUED: Final = "certificate.issue"
+"""Action of the audit log's entries about certificates."""
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
@@ -76,6 +80,17 @@ _REVOCATION_LISTS: Final = sa.Table(
     sa.Column("issued_unix_s", sa.BigInteger, nullable=False),
 )
 
+_WITNESSED: Final = sa.Table(
+    "witnessed",
+    _META,
+    sa.Column("coordinator_sha256", sa.String(64), primary_key=True),
+    sa.Column("origin", sa.String(200), nullable=False),
+    sa.Column("size", sa.BigInteger, nullable=False),
+    sa.Column("root", sa.LargeBinary, nullable=False),
+    sa.Column("note", sa.Text, nullable=False),
+    sa.Column("at_unix_s", sa.BigInteger, nullable=False),
+)
+
 AUDIT: Final = AuditLog.of(_META)
 """Log of every action with actor and time, a hash chain (`mien.log.audit`); only ever added to."""
 
@@ -118,6 +133,18 @@ class CertificateRecord:
     der: bytes = field(repr=False)
     issued_unix_s: int
     expires_unix_s: int
+
+
+@dataclass(frozen=True)
+class WitnessedRecord:
+    """The newest checkpoint of a coordinator's log that the registrar cosigned, by that coordinator's authority."""
+
+    coordinator_sha256: str
+    origin: str
+    size: int
+    root: bytes
+    note: str = field(repr=False)
+    at_unix_s: int
 
 
 class Transaction:
@@ -188,6 +215,31 @@ class Transaction:
             .limit(1)
         )
         return None if row is None else CertificateRecord(**{**row._mapping, "serial": int(row.serial, 16)})
+
+    def issued_after(self, position: int, limit: int) -> tuple[list[bytes], int]:
+        """Return certificates (DER) whose issue stands behind `position` in the audit log, oldest first.
+
+        And the position of the last of them, or the given one where there are none.
+        """
+        entries = AUDIT.entries.c
+        issued = (entries.position > position, entries.action == CERTIFICATE_ISSUED)
+        found = AUDIT.find(self._connection, *issued, oldest=limit)
+        serials = [json.loads(entry.detail_json)["serial"] for entry in found]
+        wanted = sa.select(_CERTIFICATES.c.serial, _CERTIFICATES.c.der).where(_CERTIFICATES.c.serial.in_(serials))
+        ders = {row.serial: row.der for row in self._connection.execute(wanted)}
+        return [ders[serial] for serial in serials if serial in ders], found[-1].position if found else position
+
+    def witnessed(self, coordinator_sha256: str) -> WitnessedRecord | None:
+        """Return what was cosigned last of a coordinator's log; the row is locked where the database can."""
+        wanted = sa.select(_WITNESSED).where(_WITNESSED.c.coordinator_sha256 == coordinator_sha256)
+        row = self._one(wanted.with_for_update())
+        return None if row is None else WitnessedRecord(**row._mapping)
+
+    def put_witnessed(self, record: WitnessedRecord) -> None:
+        """Keep what is about to be cosigned."""
+        changed = sa.update(_WITNESSED).where(_WITNESSED.c.coordinator_sha256 == record.coordinator_sha256)
+        if self._connection.execute(changed.values(**vars(record))).rowcount == 0:
+            self._connection.execute(sa.insert(_WITNESSED).values(**vars(record)))
 
     def revoke_certificates(self, device_id: str, reason: str, now: int) -> int:
         """Put every certificate of a device on the revocation list; return how many were new there."""

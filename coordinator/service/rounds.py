@@ -14,12 +14,14 @@ from coordinator.keys.pki import PeerIdentity
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, StageNews
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
+from coordinator.service.log_keeper import HOLD_S, LogKeeper
 from coordinator.service.messages import STEP_STAGES, check_hash, printable, round_ref, told_json
 from coordinator.service.replies import ReplyStreams
 from coordinator.service.rpc import hello_reply
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
+from mien.log.merkle import MAX_SIZE
 from mien.protocol.ids import PopulationId
 from mien.protocol.messages import ROLES, STAGES, blob_message, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
@@ -27,6 +29,7 @@ from mien.protocol.tensors import pack_tensors
 from mien.protocol.uploads import UploadPiece, parse_piece
 from mien.protocol.v1 import common_pb2, rounds_pb2, rounds_pb2_grpc
 from mien.rounds.records import DeviceCall
+from mien.secagg.planner import log_subject
 from mien.shell.clock import Clock, to_ms
 
 _MAX_NAMES: Final = 64
@@ -47,8 +50,10 @@ def add_rounds_service(service: RoundsService, server: grpc.aio.Server) -> None:
 class RoundsService(rounds_pb2_grpc.RoundsServicer):
     """The devices' service."""
 
-    def __init__(self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock) -> None:
-        self._engine, self._uploads = engine, uploads
+    def __init__(
+        self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock, log: LogKeeper
+    ) -> None:
+        self._engine, self._uploads, self._log = engine, uploads, log
         self._store, self._thread, self._clock = store, thread, clock
         self._saw = Grouped(thread, store.saw_devices)
         self._replies = ReplyStreams()
@@ -159,6 +164,22 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         for piece in stream.pieces(offset):
             yield common_pb2.DataChunk(offset=offset, data=piece)
             offset += len(piece)
+
+    async def ProveRound(self, request: rounds_pb2.ProveRoundRequest, context: Any) -> rounds_pb2.ProveRoundReply:
+        """Return the proof that the log holds the statement of a device's round."""
+        name = _name(request.round)
+        await self._engine.locate(caller().device_id, name)
+        limit_s = min(_time_left_s(context), HOLD_S)
+        proof = await self._log.prove(
+            log_subject(name.task_id, name.round, name.attempt), min(request.first_size, MAX_SIZE), limit_s
+        )
+        return rounds_pb2.ProveRoundReply(
+            checkpoint=proof.checkpoint,
+            log_key=self._log.public_key,
+            position=proof.position,
+            inclusion=proof.inclusion,
+            consistency=proof.consistency,
+        )
 
     async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
         """Take the device out of a round."""

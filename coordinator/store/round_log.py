@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -23,6 +23,8 @@ from mien.log.merkle import (
     leaf_hash,
     tree_root,
 )
+
+T = TypeVar("T")
 
 _ONLY_ROW: Final = 1
 _AT_ONCE: Final = 1000

@@ -18,7 +18,7 @@ class JoinRequest(_message.Message):
     def __init__(self, token: _Optional[str] = ..., csr_der: _Optional[bytes] = ..., attestation_chain_der: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key")
+    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key", "witness_key")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_DER_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_CA_DER_FIELD_NUMBER: _ClassVar[int]
@@ -26,6 +26,7 @@ class JoinReply(_message.Message):
     COORDINATOR_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_KEY_FIELD_NUMBER: _ClassVar[int]
+    WITNESS_KEY_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     certificate_der: bytes
     registrar_ca_der: bytes
@@ -33,7 +34,8 @@ class JoinReply(_message.Message):
     coordinator_address: str
     population: str
     release_key: str
-    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ..., release_key: _Optional[str] = ...) -> None: ...
+    witness_key: str
+    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ..., release_key: _Optional[str] = ..., witness_key: _Optional[str] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("certificate_der", "csr_der", "signature", "unix_ms")
@@ -46,6 +48,34 @@ class RenewRequest(_message.Message):
     signature: bytes
     unix_ms: int
     def __init__(self, certificate_der: _Optional[bytes] = ..., csr_der: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., unix_ms: _Optional[int] = ...) -> None: ...
+
+class CosignRequest(_message.Message):
+    __slots__ = ("checkpoint", "log_key", "log_key_signature", "old_size", "consistency", "certificates_after")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LOG_KEY_FIELD_NUMBER: _ClassVar[int]
+    LOG_KEY_SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    OLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    log_key: bytes
+    log_key_signature: bytes
+    old_size: int
+    consistency: _containers.RepeatedScalarFieldContainer[bytes]
+    certificates_after: int
+    def __init__(self, checkpoint: _Optional[str] = ..., log_key: _Optional[bytes] = ..., log_key_signature: _Optional[bytes] = ..., old_size: _Optional[int] = ..., consistency: _Optional[_Iterable[bytes]] = ..., certificates_after: _Optional[int] = ...) -> None: ...
+
+class CosignReply(_message.Message):
+    __slots__ = ("cosigned", "size", "certificates", "certificates_after")
+    COSIGNED_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATES_AFTER_FIELD_NUMBER: _ClassVar[int]
+    cosigned: str
+    size: int
+    certificates: _containers.RepeatedScalarFieldContainer[bytes]
+    certificates_after: int
+    def __init__(self, cosigned: _Optional[str] = ..., size: _Optional[int] = ..., certificates: _Optional[_Iterable[bytes]] = ..., certificates_after: _Optional[int] = ...) -> None: ...
 
 class GetRevocationsRequest(_message.Message):
     __slots__ = ()

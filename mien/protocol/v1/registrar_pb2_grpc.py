@@ -57,6 +57,11 @@ class RegistrarStub:
                 request_serializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.FromString,
                 _registered_method=True)
+        self.Cosign = channel.unary_unary(
+                '/mien.v1.Registrar/Cosign',
+                request_serializer=mien_dot_v1_dot_registrar__pb2.CosignRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_registrar__pb2.CosignReply.FromString,
+                _registered_method=True)
 
 
 class RegistrarServicer:
@@ -90,6 +95,14 @@ class RegistrarServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Cosign(self, request, context):
+        """The registrar as a witness of the trusted coordinator's log: it signs a checkpoint that begins with the last one that
+        it signed, and tells which certificates it has issued, for the log to hold. Proved by the log's signature.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RegistrarServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -112,6 +125,11 @@ def add_RegistrarServicer_to_server(servicer, server):
                     servicer.GetRevocations,
                     request_deserializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.FromString,
                     response_serializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.SerializeToString,
+            ),
+            'Cosign': grpc.unary_unary_rpc_method_handler(
+                    servicer.Cosign,
+                    request_deserializer=mien_dot_v1_dot_registrar__pb2.CosignRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_registrar__pb2.CosignReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -224,6 +242,33 @@ class Registrar:
             '/mien.v1.Registrar/GetRevocations',
             mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.SerializeToString,
             mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Cosign(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Registrar/Cosign',
+            mien_dot_v1_dot_registrar__pb2.CosignRequest.SerializeToString,
+            mien_dot_v1_dot_registrar__pb2.CosignReply.FromString,
             options,
             channel_credentials,
             insecure,

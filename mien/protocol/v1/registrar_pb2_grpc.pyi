@@ -42,6 +42,10 @@ class RegistrarStub:
     Renew: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.RenewRequest, _registrar_pb2.JoinReply]
     GetRevocations: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.GetRevocationsRequest, _registrar_pb2.GetRevocationsReply]
     """The certificate revocation list, signed by the registrar's authority (DER)."""
+    Cosign: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.CosignRequest, _registrar_pb2.CosignReply]
+    """The registrar as a witness of the trusted coordinator's log: it signs a checkpoint that begins with the last one that
+    it signed, and tells which certificates it has issued, for the log to hold. Proved by the log's signature.
+    """
 
 @_typing.type_check_only
 class RegistrarAsyncStub(RegistrarStub):
@@ -56,6 +60,10 @@ class RegistrarAsyncStub(RegistrarStub):
     Renew: _aio.UnaryUnaryMultiCallable[_registrar_pb2.RenewRequest, _registrar_pb2.JoinReply]  # type: ignore[assignment]
     GetRevocations: _aio.UnaryUnaryMultiCallable[_registrar_pb2.GetRevocationsRequest, _registrar_pb2.GetRevocationsReply]  # type: ignore[assignment]
     """The certificate revocation list, signed by the registrar's authority (DER)."""
+    Cosign: _aio.UnaryUnaryMultiCallable[_registrar_pb2.CosignRequest, _registrar_pb2.CosignReply]  # type: ignore[assignment]
+    """The registrar as a witness of the trusted coordinator's log: it signs a checkpoint that begins with the last one that
+    it signed, and tells which certificates it has issued, for the log to hold. Proved by the log's signature.
+    """
 
 class RegistrarServicer(metaclass=_abc_1.ABCMeta):
     """The only program that signs device certificates. Server TLS; the caller proves itself with a one-time token (Join)
@@ -91,6 +99,16 @@ class RegistrarServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_registrar_pb2.GetRevocationsReply, _abc.Awaitable[_registrar_pb2.GetRevocationsReply]]:
         """The certificate revocation list, signed by the registrar's authority (DER)."""
+
+    @_abc_1.abstractmethod
+    def Cosign(
+        self,
+        request: _registrar_pb2.CosignRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registrar_pb2.CosignReply, _abc.Awaitable[_registrar_pb2.CosignReply]]:
+        """The registrar as a witness of the trusted coordinator's log: it signs a checkpoint that begins with the last one that
+        it signed, and tells which certificates it has issued, for the log to hold. Proved by the log's signature.
+        """
 
 def add_RegistrarServicer_to_server(servicer: RegistrarServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

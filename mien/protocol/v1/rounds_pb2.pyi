@@ -228,6 +228,28 @@ class DownloadReplyRequest(_message.Message):
     offset: int
     def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., sha256: _Optional[str] = ..., offset: _Optional[int] = ...) -> None: ...
 
+class ProveRoundRequest(_message.Message):
+    __slots__ = ("round", "first_size")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SIZE_FIELD_NUMBER: _ClassVar[int]
+    round: RoundRef
+    first_size: int
+    def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., first_size: _Optional[int] = ...) -> None: ...
+
+class ProveRoundReply(_message.Message):
+    __slots__ = ("checkpoint", "log_key", "position", "inclusion", "consistency")
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    LOG_KEY_FIELD_NUMBER: _ClassVar[int]
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    INCLUSION_FIELD_NUMBER: _ClassVar[int]
+    CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    checkpoint: str
+    log_key: bytes
+    position: int
+    inclusion: _containers.RepeatedScalarFieldContainer[bytes]
+    consistency: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, checkpoint: _Optional[str] = ..., log_key: _Optional[bytes] = ..., position: _Optional[int] = ..., inclusion: _Optional[_Iterable[bytes]] = ..., consistency: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
 class LeaveRoundRequest(_message.Message):
     __slots__ = ("round", "error_code")
     ROUND_FIELD_NUMBER: _ClassVar[int]

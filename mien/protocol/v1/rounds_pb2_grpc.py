@@ -77,6 +77,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_common__pb2.DataChunk.FromString,
                 _registered_method=True)
+        self.ProveRound = channel.unary_unary(
+                '/mien.v1.Rounds/ProveRound',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
+                _registered_method=True)
         self.LeaveRound = channel.unary_unary(
                 '/mien.v1.Rounds/LeaveRound',
                 request_serializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.SerializeToString,
@@ -148,6 +153,14 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProveRound(self, request, context):
+        """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
+        the registrar has not cosigned it yet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaveRound(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -203,6 +216,11 @@ def add_RoundsServicer_to_server(servicer, server):
                     servicer.DownloadReply,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.FromString,
                     response_serializer=mien_dot_v1_dot_common__pb2.DataChunk.SerializeToString,
+            ),
+            'ProveRound': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveRound,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.SerializeToString,
             ),
             'LeaveRound': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaveRound,
@@ -433,6 +451,33 @@ class Rounds:
             '/mien.v1.Rounds/DownloadReply',
             mien_dot_v1_dot_rounds__pb2.DownloadReplyRequest.SerializeToString,
             mien_dot_v1_dot_common__pb2.DataChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveRound(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Rounds/ProveRound',
+            mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
+            mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,10 @@ class RoundsStub:
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
     DownloadReply: _grpc.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]
     """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
+    ProveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.ProveRoundRequest, _rounds_pb2.ProveRoundReply]
+    """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
+    the registrar has not cosigned it yet.
+    """
     LeaveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]
     SetParticipation: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]
     """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
@@ -77,6 +81,10 @@ class RoundsAsyncStub(RoundsStub):
     """Streams from `offset`; the answer is sent only after every byte is on stable storage."""
     DownloadReply: _aio.UnaryStreamMultiCallable[_rounds_pb2.DownloadReplyRequest, _common_pb2.DataChunk]  # type: ignore[assignment]
     """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
+    ProveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.ProveRoundRequest, _rounds_pb2.ProveRoundReply]  # type: ignore[assignment]
+    """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
+    the registrar has not cosigned it yet.
+    """
     LeaveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]  # type: ignore[assignment]
     SetParticipation: _aio.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]  # type: ignore[assignment]
     """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
@@ -148,6 +156,16 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_common_pb2.DataChunk], _abc.AsyncIterator[_common_pb2.DataChunk]]:
         """The long part of an assignment's reply, from `offset` to its end; refused once the round needs it no more."""
+
+    @_abc_1.abstractmethod
+    def ProveRound(
+        self,
+        request: _rounds_pb2.ProveRoundRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rounds_pb2.ProveRoundReply, _abc.Awaitable[_rounds_pb2.ProveRoundReply]]:
+        """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
+        the registrar has not cosigned it yet.
+        """
 
     @_abc_1.abstractmethod
     def LeaveRound(

@@ -1,4 +1,4 @@
-"""The log of rounds in a database: appended with the deed, proved from its rows, and found out when they are changed."""
+"""The log of rounds in a database: appended with the deed, proved from its rows, found out when they are changed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,165 @@
+"""The log of rounds while the coordinator runs: the registrar cosigns its checkpoints, and phones get proofs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final, TypeAlias
+
+import sqlalchemy as sa
+import structlog
+
+from coordinator.keys import pki
+from coordinator.keys.note_keys import log_signer, vouch
+from coordinator.rounds.pulse import Pulse
+from coordinator.store import round_log
+from coordinator.store.round_log import LogHead
+from coordinator.store.store import Store
+from coordinator.store.thread import StoreThread
+from mien.errors import MienError, NotFoundError, TransparencyError
+from mien.log.checkpoints import Checkpoint, Note
+from mien.log.entries import certificate_entry
+from mien.protocol.v1 import registrar_pb2
+from mien.shell.clock import Clock
+
+Cosigner: TypeAlias = Callable[[registrar_pb2.CosignRequest], Awaitable[registrar_pb2.CosignReply]]
+"""Asks the registrar."""
+
+HOLD_S: Final = 10.0
+"""How long a phone's question is held while the registrar has not answered."""
+
+_LOG: Final = structlog.get_logger()
+_RETRY_S: Final = 1.0
+_REFRESH_S: Final = 300.0
+"""A checkpoint is kept anew at that age, so that phones see that the registrar goes on watching."""
+
+
+@dataclass(frozen=True)
+class RoundProof:
+    """The proof that the log holds an entry: see `ProveRoundReply`."""
+
+    checkpoint: str
+    position: int
+    inclusion: list[bytes] = field(repr=False)
+    consistency: list[bytes] = field(repr=False)
+
+
+class LogKeeper:
+    """Keeps the log's newest checkpoint cosigned; without a `cosigner` it is signed by the log alone."""
+
+    def __init__(
+        self, store: Store, thread: StoreThread, authority: pki.Authority, clock: Clock, cosigner: Cosigner | None
+    ) -> None:
+        self._store, self._thread, self._clock, self._cosigner = store, thread, clock, cosigner
+        self._signer = log_signer(authority)
+        self._vouched = vouch(authority, self.public_key)
+        self._wanted, self._cosigned = Pulse(), Pulse()
+        self._witnessed: int | None = None
+        self._kept_at = float("-inf")
+        self._failing = ""
+
+    @property
+    def public_key(self) -> bytes:
+        """The log's Ed25519 key."""
+        return self._signer.key.public
+
+    async def run(self, every_s: float) -> None:
+        """Have new entries cosigned as soon as a phone asks for them, and look for certificates every so often."""
+        if self._cosigner is None:
+            return
+        while True:
+            count = self._wanted.count
+            try:
+                while await self.cosign(self._cosigner):
+                    pass
+            except MienError as error:
+                if error.message != self._failing:
+                    log = _LOG.error if isinstance(error, TransparencyError) else _LOG.warning
+                    log("checkpoint not cosigned; phones wait for it", error=error.code, reason=error.message)
+                self._failing = error.message
+                await asyncio.sleep(min(_RETRY_S, every_s))
+            else:
+                self._failing = ""
+            await self._wanted.after(count, every_s)
+
+    async def cosign(self, cosigner: Cosigner) -> bool:
+        """Have the log as it is now cosigned; return whether more is to be done at once."""
+        head, note, proof = await self._thread.run(self._store.round_log, self._due)
+        request = registrar_pb2.CosignRequest(
+            checkpoint=str(note),
+            log_key=self.public_key,
+            log_key_signature=self._vouched,
+            old_size=self._old_size(head),
+            consistency=proof,
+            certificates_after=head.certificates_after,
+        )
+        reply = await cosigner(request)
+        if not reply.cosigned:
+            self._witnessed = reply.size
+            return True
+        if Note.parse(reply.cosigned).text != note.text:
+            raise TransparencyError("the registrar cosigned another checkpoint than it was asked to; look at its log")
+        self._witnessed = head.size
+        return await self._keep(head, reply)
+
+    async def prove(self, subject: str, first_size: int, limit_s: float) -> RoundProof:
+        """Return the proof of a round's statement for a phone that saw `first_size` entries; held until it is cosigned.
+
+        Raises NotFoundError where the log has no statement of the round.
+        """
+        position = await self._log(round_log.position_of, "round", subject)
+        if position is None:
+            raise NotFoundError("the log holds no statement of this round; it began before there was a log")
+        ends = self._clock.monotonic_s() + limit_s
+        while True:
+            count, head = self._cosigned.count, await self._log(round_log.read_head)
+            if head.cosigned_size > max(position, first_size - 1):
+                return await self._proof(head.cosigned, head.cosigned_size, position, first_size)
+            left_s = ends - self._clock.monotonic_s()
+            if self._cosigner is None or left_s <= 0:
+                note = await self._log(self._checkpoint, head.size)
+                return await self._proof(str(note), head.size, position, first_size)
+            self._wanted.beat()
+            await self._cosigned.after(count, left_s)
+
+    async def _proof(self, note: str, size: int, position: int, first_size: int) -> RoundProof:
+        inclusion = await self._log(round_log.prove_inclusion, position, size)
+        # To a phone that saw a larger log there is nothing to prove.
+        consistency = await self._log(round_log.prove_consistency, first_size, size) if first_size <= size else []
+        return RoundProof(note, position, inclusion, consistency)
+
+    def _due(self, db: sa.Connection) -> tuple[LogHead, Note, list[bytes]]:
+        head = round_log.read_head(db)
+        old = self._old_size(head)
+        if old > head.size:
+            raise TransparencyError(
+                f"the registrar has cosigned {old} entries of this log, which has {head.size}: this is an older copy "
+                "of the database; restore the newest one"
+            )
+        return head, self._checkpoint(db, head.size), round_log.prove_consistency(db, old, head.size)
+
+    def _old_size(self, head: LogHead) -> int:
+        return head.cosigned_size if self._witnessed is None else self._witnessed
+
+    def _checkpoint(self, db: sa.Connection, size: int) -> Note:
+        text = Checkpoint(self._signer.key.name, size, round_log.root(db, size)).text
+        return Note(text, (self._signer.sign(text),))
+
+    async def _keep(self, head: LogHead, reply: registrar_pb2.CosignReply) -> bool:
+        """Keep what the registrar signed and told; return whether the log has grown by it."""
+        now = self._clock.monotonic_s()
+        if head.size != head.cosigned_size or not head.cosigned or now - self._kept_at > _REFRESH_S:
+            await self._log(round_log.keep_cosigned, reply.cosigned, head.size)
+            self._kept_at = now
+        self._cosigned.beat()
+        if not reply.certificates:
+            return False
+        entries = [certificate_entry(sha256.hex()) for sha256 in reply.certificates]
+        behind = partial(round_log.append_certificates, after=head.certificates_after, reached=reply.certificates_after)
+        await self._thread.run(self._store.round_log, lambda db: behind(db, self._clock.now_ms(), entries))
+        return True
+
+    async def _log(self, call: Callable[..., round_log.T], *args: object) -> round_log.T:
+        return await self._thread.run(self._store.round_log, lambda db: call(db, *args))
