@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,11 +42,12 @@ from device_sdk.rounds.participate import (
     take_part,
     transfer,
 )
+from device_sdk.rounds.round_log import LogFiles, RoundLog
 from device_sdk.rounds.training_people import person_beside_source
 from device_sdk.runtimes import load_runtime
 from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity, IdentityFiles
-from device_sdk.server.join import join, renew, renewal_due
+from device_sdk.server.join import join, registrar_answers, renew, renewal_due
 from device_sdk.status import DeviceStatus
 from device_sdk.storage.home import Home, default_root
 from device_sdk.storage.keystore import KeyStore, open_key_store
@@ -64,6 +65,7 @@ from mien.errors import (
     UnavailableError,
     VersionError,
 )
+from mien.log.checkpoints import NoteKey
 from mien.methods.base import Runtime
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.invite import Invite
@@ -605,6 +607,7 @@ class Device:
                     role=Role.VALIDATE if validate else Role.TRAIN,
                     budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
                     abilities=self._abilities(),
+                    log=self._round_log(),
                 )
 
             def update() -> None:
@@ -623,6 +626,19 @@ class Device:
             yield from take_part(
                 current, self.clock, rounds=rounds, idle_s=idle_s, after_round=after_round, on_wait=look.on_wait
             )
+
+    @property
+    def log_files(self) -> LogFiles:
+        """What this device keeps of the log of rounds."""
+        return LogFiles(self.home.round_log, self.home.log_evidence, self._key_store)
+
+    def _round_log(self) -> RoundLog | None:
+        """Return the check of rounds against the log; None for a device that was told no witness's key yet."""
+        identity = self.identity
+        if not identity.witness_key:
+            return None
+        answers = partial(registrar_answers, identity, self.clock)
+        return RoundLog(NoteKey.parse(identity.witness_key), self.log_files, answers, self.clock)
 
     def _read_source(self, folder: str | os.PathLike[str], *, aligned: bool) -> SourceFaces:
         """Return a source's faces, taken as a data set's are: the one nearest the middle, of whatever quality."""

@@ -36,6 +36,7 @@ from device_sdk.rounds.disclosure import (
 from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
 from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
+from device_sdk.rounds.round_log import RoundLog
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.rounds.work import JUDGING, Work, work_of
@@ -73,6 +74,7 @@ from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
 from mien.secagg.keys import RandomBytes
+from mien.secagg.planner import RoundIds
 from mien.shell.clock import Clock
 from mien.shell.keys import secret_bytes
 from mien.specs import ModelSpec, TaskSpec
@@ -215,6 +217,7 @@ class Participant:
     judge candidates on faces that do not. `budget` is what a round's training may take. `abilities` are what the
     coordinator is told that this device can train. `random_bytes` and `local_seed`
     are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
+    Without a `log` no round is looked up in the log of rounds: nobody told this device whose signature to ask for.
     """
 
     client: CoordinatorClient
@@ -232,6 +235,7 @@ class Participant:
     role: Role = Role.TRAIN
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     abilities: Abilities = UNSAID
+    log: RoundLog | None = None
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
@@ -264,7 +268,7 @@ class Participant:
         self.tell(Event("assigned", text, facts))
         return self._take_part(answer, pool)
 
-    def _take_part(self, assignment: Assignment, pool: Pool) -> RoundOutcome | Failed:
+    def _take_part(self, assignment: Assignment, pool: Pool) -> RoundOutcome | Failed | Wait:
         ref = assignment.round
         try:
             # 4. Model and public faces, by hash; is the task what the owner agreed to, and what this program knows?
@@ -275,10 +279,12 @@ class Participant:
                 self.tell(Event("disclosure", sentence))
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
-            # 6. Train, or judge what others trained.
+            # 6. Train, or judge what others trained, on a statement that the log holds for all to see.
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
             check_apart(self.role, faces.private, plan.method, faces.roles)
             told = self._told(plan)
+            if (wait := self._look_up(plan, told)) is not None:
+                return wait
             with _defects_named():
                 output = self._do(plan, faces, told)
             # 7. Keep what was made, before anyone is told.
@@ -318,6 +324,26 @@ class Participant:
         earlier = [sum_.round for sum_ in self.attempts.participations() if sum_.task_id == coming.task_id]
         check_promise(task.privacy.dp, earlier, coming.round)
         return terms
+
+    def _look_up(self, plan: Plan, told: Arrays) -> Wait | None:
+        """Return None once the log of rounds holds what this device was told of the round, a pause while it may yet.
+
+        Raises TransparencyError where it does not.
+        """
+        if self.log is None:
+            return None
+        ref, model, shard = plan.assignment.round, plan.model, plan.model.public_shard
+        ids = RoundIds.of(
+            *(plan.task, ref.task_id, ref.round, ref.attempt, model.spec, model.model_id),
+            public_shard="" if shard is None else shard.sha256,
+            shared=shared_words(told, plan.shared),
+        )
+        found = self.log.check(self.client, ref, ids.entry(plan.task, plan.layout))
+        if isinstance(found, Wait):
+            return found
+        if found:
+            self.tell(Event("uncosigned", found))
+        return None
 
     def _disclosure(self, plan: Plan) -> tuple[str, ...]:
         images, floor, people = plan.pool.num_images, self.agreement.min_cohort, plan.pool.num_people

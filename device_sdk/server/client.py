@@ -95,6 +95,21 @@ class StageEvent:
 
 
 @dataclass(frozen=True)
+class RoundProof:
+    """What the coordinator shows of the log of rounds (`mien.log`), all of it unverified: `rounds.round_log` checks it.
+
+    `checkpoint` is a signed note by `log_key`; `inclusion` leads from the statement at `position` to its root,
+    `consistency` from the log that this device saw before.
+    """
+
+    checkpoint: str
+    log_key: bytes = field(repr=False)
+    position: int
+    inclusion: tuple[bytes, ...] = field(repr=False)
+    consistency: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """A model as the coordinator offers it; `unverified_spec_json` is checked by whoever uses it.
 
@@ -231,6 +246,16 @@ class CoordinatorClient:
             return self._upload_status(ref, final=(RateLimitedError,)).accepted
         except RateLimitedError:
             return False
+
+    def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+        """Return the proof that the log of rounds holds a round; `first_size` is the size of the log seen last.
+
+        The coordinator may take its time, for the registrar's cosignature.
+        """
+        request = rounds_pb2.ProveRoundRequest(round=round_message(ref), first_size=first_size)
+        reply = self._call(lambda: self._rounds.ProveRound(request, timeout=UNARY_S))
+        proofs = tuple(reply.inclusion), tuple(reply.consistency)
+        return RoundProof(reply.checkpoint, reply.log_key, reply.position, *proofs)
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
         """Report that this device gives a round up; only the stable code of the reason is sent."""

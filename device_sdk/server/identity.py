@@ -32,6 +32,7 @@ _TEXTS: Final = (
     "coordinator_address",
     "invite_sha256",
     "release_key",
+    "witness_key",
 )
 _CERTIFICATES: Final = ("certificate", "registrar_ca", "coordinator_ca")
 _CONTEXT: Final = bind("mien/identity/1")
@@ -53,6 +54,9 @@ class Identity:
     invite_sha256: str = field(default="", repr=False)
     release_key: str = ""
     """The operator's key that has to have signed every release; empty where the fleet has none."""
+    witness_key: str = ""
+    """The registrar's key (NAME+ID+KEY) that has to have cosigned the log of rounds; empty for a device that joined
+    before there was one, until it renews."""
 
     @property
     def key_pem(self) -> bytes:
@@ -139,6 +143,7 @@ class IdentityFiles:
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
             raise CorruptDataError("the device's identity is of another format; upgrade mien, or join again")
         stored.setdefault("release_key", "")
+        stored.setdefault("witness_key", "")
         try:
             fields: dict[str, Any] = {name: str(stored[name]) for name in _TEXTS}
             for name in _CERTIFICATES:

@@ -32,7 +32,15 @@ from device_sdk.server.certificates import (
 from device_sdk.server.identity import Identity, IdentityKeeper, create_csr
 from device_sdk.server.retry import RetryPolicy
 from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello
-from mien.errors import AlreadyExistsError, CertificateError, ConfigError, FingerprintError
+from mien.errors import (
+    AlreadyExistsError,
+    CertificateError,
+    ConfigError,
+    FingerprintError,
+    MienError,
+    TransparencyError,
+)
+from mien.log.checkpoints import NoteKey
 from mien.models.bundles import public_key
 from mien.protocol.invite import Invite
 from mien.protocol.renewal import renewal_message
@@ -93,9 +101,10 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
         )
     pinned = fingerprint(identity.coordinator_ca)
     renewed = _identity(unverified_reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
-    # A renewal brings a release key to a device that has none, and never another one.
+    # A renewal brings a release key, and a witness's, to a device that has none, and never another one.
     release_key = identity.release_key or renewed.release_key
-    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key)
+    witness_key = identity.witness_key or renewed.witness_key
+    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key, witness_key=witness_key)
     files.save(renewed)
     return renewed
 
@@ -153,6 +162,7 @@ def _identity(
         raise CertificateError("the registrar's answer does not fit the certificate it gave; ask the operator")
     return Identity(
         release_key=_release_key(unverified),
+        witness_key=_witness_key(unverified),
         device_id=device_id,
         population=population,
         registrar_address=registrar_address,
@@ -172,6 +182,28 @@ def _release_key(unverified: registrar_pb2.JoinReply) -> str:
         except ConfigError as error:
             raise CertificateError("the registrar names a release key that cannot be; ask the operator") from error
     return str(unverified.release_key)
+
+
+def _witness_key(unverified: registrar_pb2.JoinReply) -> str:
+    """Return the key with which the registrar cosigns the log of rounds; empty for a registrar that does not."""
+    if not unverified.witness_key:
+        return ""
+    try:
+        key = NoteKey.parse(unverified.witness_key)
+    except TransparencyError:
+        key = None
+    if key is None or not key.is_witness:
+        raise CertificateError("the registrar names a key for the log of rounds that cannot be; ask the operator")
+    return str(key)
+
+
+def registrar_answers(identity: Identity, clock: Clock) -> bool:
+    """Return whether this device can reach its registrar now."""
+    try:
+        check_server(identity.registrar_address, identity.registrar_ca, clock, who="the registrar")
+    except MienError:
+        return False
+    return True
 
 
 def _check_same_fleet(present: Identity, invite: Invite) -> None:

@@ -35,6 +35,12 @@ class Home:
     release = InFolder("release.json")
     """The highest signed release that was accepted."""
 
+    round_log = InFolder("round-log.sealed")
+    """The newest checkpoint of the log of rounds that this device took."""
+
+    log_evidence = InFolder("log-evidence.json")
+    """What shows that the coordinator lied about the log of rounds; absent where it did not."""
+
     models = InFolder("models")
     """Models and public shards, by hash: nothing secret, and all of it can be fetched again."""
 

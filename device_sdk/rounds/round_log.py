@@ -1,0 +1,210 @@
+"""The phone's look at the log of rounds: it trains only on a statement that the log holds for everybody to see.
+
+A round's statement has to be in the coordinator's log, under a checkpoint that goes on from the last one that this
+phone saw and that the registrar cosigned. The registrar's key came with joining; the log's key is named by the very
+checkpoint that the registrar cosigned. So a coordinator that shows this phone another history than others shows it to
+the registrar as well, or does without the cosignature.
+
+Without the cosignature a checkpoint is taken only while this phone itself finds the registrar away, too, and at most an
+hour after the last cosignature that it saw. What it took then binds the coordinator all the same: it is remembered, and
+the next checkpoint has to go on from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from device_sdk.server.client import CoordinatorClient, RoundProof
+from device_sdk.server.identity import KEY_LABEL
+from device_sdk.storage.keystore import KeyStore
+from device_sdk.storage.sealing import bind, seal, unseal
+from mien.errors import CorruptDataError, NotFoundError, TransparencyError, VersionError
+from mien.log.checkpoints import Checkpoint, Note, NoteKey, log_key
+from mien.log.entries import LogEntry
+from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
+from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.rounds import RoundRef, Wait
+from mien.shell.clock import Clock
+from mien.shell.files import read_limited, storage_errors, write_atomically
+
+GRACE_S: Final = 3600
+"""How long after the last cosignature a phone goes on while it finds the registrar away."""
+
+_UNCOSIGNED: Final = Wait(
+    5.0,
+    "the registrar has not cosigned the log of rounds with this round yet; the operator sees that the coordinator "
+    "has a registrar_address and that the registrar runs",
+)
+_CONTEXT: Final = bind("mien/round-log/1")
+_MAX_BYTES: Final = 64 * 1024
+_WHAT: Final = "what this phone saw last of the log of rounds"
+
+
+@dataclass(frozen=True)
+class LastSeen:
+    """The newest checkpoint that this phone took (a signed note), its log's key, and when the registrar last signed."""
+
+    note: str
+    log_key: str
+    cosigned_unix_s: int
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """What the note says."""
+        return Checkpoint.parse(Note.parse(self.note).text)
+
+
+class LogMemory(Protocol):
+    """Keeper of what a phone saw: `LogFiles` in its home."""
+
+    def last(self) -> LastSeen | None:
+        """Return what was kept; None before the first checkpoint."""
+        ...
+
+    def keep(self, seen: LastSeen) -> None:
+        """Keep a checkpoint that was taken."""
+        ...
+
+    def accuse(self, evidence: dict[str, object]) -> str:
+        """Keep the evidence of a lie where none is kept yet; return where it lies, in words."""
+        ...
+
+
+@dataclass(frozen=True)
+class LogFiles:
+    """A home's two files: the last checkpoint, sealed as the device's key is, and evidence, which anybody may read."""
+
+    path: Path
+    evidence_path: Path
+    key_store: KeyStore
+
+    def last(self) -> LastSeen | None:
+        """Return what was kept; raises CorruptDataError where it was changed."""
+        if not self.path.exists():
+            return None
+        sealed = read_limited(self.path, _MAX_BYTES, what=_WHAT)
+        stored = parse_json(unseal(self.key_store.read(KEY_LABEL), sealed, _CONTEXT, what=_WHAT), what=_WHAT)
+        try:
+            assert isinstance(stored, dict)
+            return LastSeen(str(stored["note"]), str(stored["log_key"]), int(stored["cosigned_unix_s"]))
+        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            raise CorruptDataError(f"{_WHAT} is damaged; restore the whole home folder from one copy") from error
+
+    def keep(self, seen: LastSeen) -> None:
+        """Keep a checkpoint, on stable storage before this returns."""
+        plain = to_canonical_json(dict(vars(seen)))
+        write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
+
+    def accuse(self, evidence: dict[str, object]) -> str:
+        """Keep evidence; the first one stays, or a liar could write over it."""
+        if not self.evidence_path.exists():
+            write_atomically(self.evidence_path, to_canonical_json(evidence), private=True)
+        return str(self.evidence_path)
+
+    def evidence(self) -> dict[str, Any] | None:
+        """Return the evidence that is kept; None where there is none."""
+        if not self.evidence_path.exists():
+            return None
+        found = parse_json(read_limited(self.evidence_path, 8 * _MAX_BYTES, what="the evidence"), what="the evidence")
+        return found if isinstance(found, dict) else None
+
+    def begin_anew(self) -> Path | None:
+        """Forget the last checkpoint, and put evidence aside; return where that lies now.
+
+        For an owner to whom the operator explained why the log had to begin anew.
+        """
+        aside = None
+        with storage_errors("the home folder"):
+            if self.evidence_path.exists():
+                names = (self.evidence_path.with_suffix(f".{number}.json") for number in range(1, 10_000))
+                aside = self.evidence_path.rename(next(name for name in names if not name.exists()))
+            self.path.unlink(missing_ok=True)
+        return aside
+
+
+@dataclass(frozen=True)
+class RoundLog:
+    """The check of rounds against the log, under the registrar's pinned key.
+
+    `registrar_answers` is asked only where a cosignature is missing.
+    """
+
+    witness: NoteKey
+    memory: LogMemory
+    registrar_answers: Callable[[], bool]
+    clock: Clock
+
+    def check(self, client: CoordinatorClient, ref: RoundRef, entry: LogEntry) -> str | Wait:
+        """Return what is to be said of a round that the log holds (nothing: all is well), or a pause before it does.
+
+        That is while the registrar's cosignature is missing. Raises TransparencyError for a fork or a statement that is
+        not there, with the evidence kept.
+        """
+        last = self.memory.last()
+        first = 0 if last is None else last.checkpoint.size
+        try:
+            unverified = client.prove_round(ref, first)
+        except (NotFoundError, VersionError) as error:
+            raise TransparencyError(
+                f"the coordinator does not show that the log of rounds holds this one ({error.message}); nothing was "
+                "trained: tell the operator"
+            ) from error
+        try:
+            seen = self._checked(unverified, entry, last)
+            if not seen.cosigned_unix_s:
+                if last is None or self.clock.now() - last.cosigned_unix_s > GRACE_S or self.registrar_answers():
+                    return _UNCOSIGNED
+                seen = replace(seen, cosigned_unix_s=last.cosigned_unix_s)
+        except TransparencyError as error:
+            where = self.memory.accuse(self._evidence(unverified, ref, entry, last, error.message))
+            text = f"{error.message}; nothing was trained, and the evidence is kept in {where} for you to hand on"
+            raise TransparencyError(text) from error
+        if seen.note != (last and last.note):
+            self.memory.keep(seen)
+        return self._said_of_age(seen)
+
+    def _checked(self, unverified: RoundProof, entry: LogEntry, last: LastSeen | None) -> LastSeen:
+        """Return what is to be remembered of a proof that holds; cosigned at 0 where the cosignature is missing."""
+        note = Note.parse(unverified.checkpoint)
+        checkpoint = Checkpoint.parse(note.text)
+        note.check(log_key(unverified.log_key, checkpoint.origin))
+        before = Checkpoint(checkpoint.origin, 0, EMPTY_ROOT) if last is None else last.checkpoint
+        if before.origin != checkpoint.origin:
+            raise TransparencyError("the coordinator shows another log than before")
+        check_consistency(before.size, before.root, checkpoint.size, checkpoint.root, unverified.consistency)
+        leaf = leaf_hash(entry.data)
+        check_inclusion(leaf, unverified.position, checkpoint.size, unverified.inclusion, checkpoint.root)
+        seen = LastSeen(str(note), unverified.log_key.hex(), 0)
+        if any(each.name == self.witness.name for each in note.unverified_signatures):
+            return replace(seen, cosigned_unix_s=note.check(self.witness))
+        return seen
+
+    def _said_of_age(self, seen: LastSeen) -> str:
+        if any(each.name == self.witness.name for each in Note.parse(seen.note).unverified_signatures):
+            return ""
+        minutes = max(self.clock.now() - seen.cosigned_unix_s, 0) / 60
+        return f"The registrar is away: for {minutes:.0f} min the coordinator alone has signed the log of rounds."
+
+    def _evidence(
+        self, unverified: RoundProof, ref: RoundRef, entry: LogEntry, last: LastSeen | None, why: str
+    ) -> dict[str, object]:
+        """Return all that somebody else needs to judge the lie: hashes and signatures, nothing of people."""
+        return {
+            "format": 1,
+            "why": why,
+            "at_unix_s": int(self.clock.now()),
+            "round": str(ref),
+            "statement": entry.data.decode(),
+            "witness_key": str(self.witness),
+            "seen": None if last is None else dict(vars(last)),
+            "shown": {
+                "note": unverified.checkpoint,
+                "log_key": unverified.log_key.hex(),
+                "position": unverified.position,
+                "inclusion": [each.hex() for each in unverified.inclusion],
+                "consistency": [each.hex() for each in unverified.consistency],
+            },
+        }
