@@ -21,6 +21,7 @@ from coordinator.commands import (
 )
 from coordinator.commands.audit import audit_app
 from coordinator.commands.common import Home, Json, now, read_pem
+from coordinator.commands.log import log_app
 from coordinator.home.config import LIMITS, CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError
@@ -88,6 +89,7 @@ app.add_typer(fleet.app, name="fleet")
 app.add_typer(release_key.app, name="release-key")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(audit_app(PROGRAM), name="audit")
+app.add_typer(log_app(PROGRAM), name="log")
 app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
 both.add_backups(app, PROGRAM)

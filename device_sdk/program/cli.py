@@ -27,6 +27,7 @@ from mien.errors import (
     MultipleFacesError,
     NoFaceError,
 )
+from mien.format import moment
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.passwords import can_ask, read_password
@@ -646,6 +647,51 @@ def status(home: Home, as_json: Json = False) -> None:
         shell.OUT.print(table)
 
     shell.emit(dataclasses.asdict(found), as_json=as_json, human=human)
+
+
+@app.command()
+def log(
+    home: Home,
+    begin_anew: Annotated[
+        bool,
+        typer.Option(
+            "--begin-anew", help="Forget the checkpoint, and put evidence aside: only if the operator told you why."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what this device last saw of the log of rounds, and where the evidence lies if the coordinator lied.
+
+    Example: mien-device log
+    """
+    with _device(home, as_json) as device:
+        files, witness = device.log_files, device.identity.witness_key
+        aside = files.begin_anew() if begin_anew else None
+        last, evidence = files.last(), files.evidence()
+    answer = {
+        "witness_key": witness,
+        "entries": last and last.checkpoint.size,
+        "root": last and last.checkpoint.root.hex(),
+        "cosigned_unix_s": last and last.cosigned_unix_s,
+        "evidence": evidence and str(files.evidence_path),
+        "why": evidence and evidence.get("why"),
+        "aside": aside and str(aside),
+    }
+
+    def human() -> None:
+        if not witness:
+            shell.say("No witness's key is known here yet; rounds are not looked up in the log until the next renewal.")
+        elif last is None:
+            shell.say("No round was looked up in the log yet.")
+        else:
+            when = moment(last.cosigned_unix_s * 1000)
+            shell.say(f"The log had {last.checkpoint.size} entries; the registrar cosigned it last on {when}.")
+        if evidence is not None:
+            shell.say(f"The coordinator lied: {evidence.get('why')}. The evidence: {files.evidence_path}")
+        if aside is not None:
+            shell.say(f"The evidence was put aside: {aside}")
+
+    shell.emit(answer, as_json=as_json, human=human)
 
 
 @app.command()

@@ -148,10 +148,8 @@ class RoundLog:
         try:
             unverified = client.prove_round(ref, first)
         except (NotFoundError, VersionError) as error:
-            raise TransparencyError(
-                f"the coordinator does not show that the log of rounds holds this one ({error.message}); nothing was "
-                "trained: tell the operator"
-            ) from error
+            why = f"the coordinator does not show that the log of rounds holds this one ({error.message})"
+            raise self._accused(why, None, ref, entry, last) from error
         try:
             seen = self._checked(unverified, entry, last)
             if not seen.cosigned_unix_s:
@@ -159,9 +157,7 @@ class RoundLog:
                     return _UNCOSIGNED
                 seen = replace(seen, cosigned_unix_s=last.cosigned_unix_s)
         except TransparencyError as error:
-            where = self.memory.accuse(self._evidence(unverified, ref, entry, last, error.message))
-            text = f"{error.message}; nothing was trained, and the evidence is kept in {where} for you to hand on"
-            raise TransparencyError(text) from error
+            raise self._accused(error.message, unverified, ref, entry, last) from error
         if seen.note != (last and last.note):
             self.memory.keep(seen)
         return self._said_of_age(seen)
@@ -188,11 +184,11 @@ class RoundLog:
         minutes = max(self.clock.now() - seen.cosigned_unix_s, 0) / 60
         return f"The registrar is away: for {minutes:.0f} min the coordinator alone has signed the log of rounds."
 
-    def _evidence(
-        self, unverified: RoundProof, ref: RoundRef, entry: LogEntry, last: LastSeen | None, why: str
-    ) -> dict[str, object]:
-        """Return all that somebody else needs to judge the lie: hashes and signatures, nothing of people."""
-        return {
+    def _accused(
+        self, why: str, unverified: RoundProof | None, ref: RoundRef, entry: LogEntry, last: LastSeen | None
+    ) -> TransparencyError:
+        """Return the error of a lie, once all that somebody else needs to judge it is kept: hashes and signatures."""
+        evidence: dict[str, object] = {
             "format": 1,
             "why": why,
             "at_unix_s": int(self.clock.now()),
@@ -200,7 +196,8 @@ class RoundLog:
             "statement": entry.data.decode(),
             "witness_key": str(self.witness),
             "seen": None if last is None else dict(vars(last)),
-            "shown": {
+            "shown": unverified
+            and {
                 "note": unverified.checkpoint,
                 "log_key": unverified.log_key.hex(),
                 "position": unverified.position,
@@ -208,3 +205,5 @@ class RoundLog:
                 "consistency": [each.hex() for each in unverified.consistency],
             },
         }
+        where = self.memory.accuse(evidence)
+        return TransparencyError(f"{why}; nothing was trained, and the evidence is kept in {where} for you to hand on")

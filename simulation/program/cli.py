@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from mien.errors import ConfigError
+from mien.errors import TABLE, ConfigError, TransparencyError
 from mien.shell import cli
 
 # Never pretty exceptions: they may print what variables hold, and here these are faces.
@@ -457,6 +457,47 @@ def phones(
     )
     if not run_phones(options, as_json=as_json):
         raise typer.Exit(1)
+
+
+@app.command("log-monitor")
+def log_monitor(
+    source: Annotated[str, typer.Argument(help="Where `mien-coordinator log export` lies: a URL, or a folder.")],
+    witness: Annotated[
+        str, typer.Option(help="The registrar's key, as `mien-device log --json` shows it: its cosignature is checked.")
+    ] = "",
+    evidence: Annotated[
+        list[Path] | None, typer.Option(help="A phone's log-evidence.json, to judge against the log; repeatable.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="A file that remembers the newest checkpoint from call to call.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check a coordinator's log of rounds from outside: forks, missing entries, unlogged rounds. Exit code 47 for any.
+
+    Example: mien-sim log-monitor https://log.example/mien --state mien-log.json
+    """
+    from simulation.program.monitoring import look
+
+    found = look(source, witness=witness, evidence=tuple(evidence or ()), state=state)
+    counted = ", ".join(f"{count} of {kind}" for kind, count in sorted(found.counts.items())) or "none"
+    answer = {
+        "origin": found.checkpoint.origin,
+        "entries": found.checkpoint.size,
+        "root": found.checkpoint.root.hex(),
+        "counts": dict(found.counts),
+        "cosigned_unix_s": found.cosigned_unix_s,
+        "faults": list(found.faults),
+    }
+
+    def human() -> None:
+        cli.say(f"{found.checkpoint.origin}: {found.checkpoint.size} entries ({counted}).")
+        for fault in found.faults:
+            cli.say(f"FAULT: {fault}")
+
+    cli.emit(answer, as_json=as_json, human=human)
+    if found.faults:
+        raise typer.Exit(TABLE[TransparencyError].exit_code)
 
 
 @app.command("phones-worker", hidden=True)

@@ -15,18 +15,27 @@ import numpy as np
 
 from coordinator.commands import cli
 from coordinator.keys.pki import Role as Peer
+from coordinator.rounds.attempt import Attempt
 from coordinator.rounds.task import Side
 from coordinator.service.access import caller
+from coordinator.service.log_keeper import LogKeeper, RoundProof
 from coordinator.service.models import ModelsService
+from coordinator.store import round_log
 from mien.contribution import Arrays
+from mien.log.checkpoints import Checkpoint, Note
+from mien.log.entries import LogEntry
+from mien.log.merkle import leaf_hash, node_hash
 from mien.protocol.canonical import to_canonical_json
 from mien.protocol.v1 import models_pb2
+from mien.rounds.machine import RoundState
+from mien.rounds.records import RoundRecord
 
 LIE = Path(os.environ["MIEN_LIE"])
 NOTHING = {"mean": 1e12, "scale": 1e12}
 """A face input in which every picture is -1 everywhere: what is trained on it is nothing."""
 
 tell_manifest, tell_reply = ModelsService.GetManifest, Side.reply_to
+tell_proof, tell_entries = LogKeeper.prove, Attempt.entries
 
 
 def lie_to(device_id: str) -> dict[str, Any]:
@@ -55,7 +64,26 @@ async def lying_reply(self: Side, device_id: str) -> Arrays:
     return {**reply, "class_embedding": np.ones(128, np.float32)} if lie_to(device_id).get("reply") else reply
 
 
+async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: float) -> RoundProof:
+    """Return a proof under another history of the log, signed by the log's own key."""
+    proof = await tell_proof(self, subject, first_size, limit_s)
+    if not lie_to(caller().id).get("fork"):
+        return proof
+    (logged,) = await self._log(round_log.read, proof.position, 1)
+    leaves = [leaf_hash(b"another past"), leaf_hash(logged.entry.data)]
+    text = Checkpoint(self._signer.key.name, 2, node_hash(*leaves)).text
+    return RoundProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [])
+
+
+async def lying_entries(self: Attempt, record: RoundRecord, state: RoundState) -> tuple[LogEntry, ...]:
+    """Return nothing for the log to hold."""
+    told = json.loads(LIE.read_text()) if LIE.exists() else {}
+    return () if told.get("unlogged") else await tell_entries(self, record, state)
+
+
 if __name__ == "__main__":
+    LogKeeper.prove = lying_proof  # type: ignore[method-assign]
+    Attempt.entries = lying_entries  # type: ignore[method-assign]
     ModelsService.GetManifest = lying_manifest  # type: ignore[method-assign]
     Side.reply_to = lying_reply  # type: ignore[method-assign]
     cli.main()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -20,10 +22,13 @@ from device_sdk.models.models import Model
 from device_sdk.rounds.participate import Counted, NotCounted, RoundOutcome
 from mien.errors import MienError
 from mien.layout import model_id
+from mien.log.checkpoints import Note, log_key
 from mien.protocol.canonical import model_to_json
 from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.program.monitoring import look
 from simulation.testing import FakeFleet
+from tests.helpers import ROOT
 from tests.integration import real_fleet as fleets
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.tiny import made_up_crops
@@ -111,6 +116,13 @@ class Site:
         assert closed == sum(isinstance(outcome, Counted) for outcome in outcomes) // NUM_PHONES
         return outcomes
 
+    def exported(self) -> str:
+        """Return the folder into which the operator wrote the log, as it is now."""
+        out = self.fleet.folder / f"log{next(self.numbers)}"
+        told = ["log", "export", "--home", str(self.fleet.coordinator.home.folder), "--out", str(out)]
+        subprocess.run([sys.executable, "-m", "coordinator.commands.cli", *told], check=True, cwd=ROOT)
+        return str(out)
+
     def _take_part(self, number: int) -> RoundOutcome | MienError:
         """Return the first outcome of the phone that is told the truth, and of another what it goes on to."""
         source = self.fleet.folder / f"faces{number}"
@@ -176,4 +188,37 @@ def test_nothing_opens_where_one_phone_is_told_the_truth_and_the_others_are_not(
     outcomes = site.run(site.model(), told)
     victim, *others = codes(outcomes)
     assert "counted" not in (victim, *others), outcomes
-    assert set(others) & {"model_mismatch", "layout_mismatch", "violation"}, outcomes
+    assert set(others) & {"model_mismatch", "layout_mismatch", "violation", "transparency"}, outcomes
+
+
+def test_a_forked_log_is_refused_and_its_evidence_kept(site: Site) -> None:
+    """After an honest round, which the phones remember: two are shown another past, signed by the log's own key."""
+    assert codes(site.run(site.model(), None)) == ["counted"] * NUM_PHONES
+    for lie in ({"fork": True}, {"fork": True}):
+        _, *others = codes(site.run(site.model(), lie))
+        assert others == ["transparency"] * 2
+    for phone in site.phones[1:]:
+        evidence, last = phone.log_files.evidence(), phone.log_files.last()
+        assert evidence is not None
+        assert last is not None
+        notes = [Note.parse(evidence[which]["note"]) for which in ("seen", "shown")]
+        key = log_key(bytes.fromhex(last.log_key), last.checkpoint.origin)
+        assert [note.check(key) for note in notes] == [0, 0]
+        aside = phone.log_files.begin_anew()
+        assert aside is not None
+        assert any("a forked log" in fault for fault in look(site.exported(), evidence=[aside]).faults)
+    assert look(site.exported()).faults == ()
+    assert site.phones[0].log_files.evidence() is None
+
+
+def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
+    outcomes = codes(site.run(site.model(), {"unlogged": True}))
+    assert outcomes[1:] == ["transparency"] * 2, outcomes
+    assert outcomes[0] == "transparency", outcomes
+    kept = [phone.log_files.evidence_path for phone in site.phones]
+    found = look(site.exported(), witness=site.phones[0].identity.witness_key, evidence=kept)
+    assert len(found.faults) == 1
+    assert "an unlogged round" in found.faults[0]
+    assert found.cosigned_unix_s
+    assert found.counts["certificate"] == NUM_PHONES
+    assert found.counts["roster"] <= found.counts["round"]

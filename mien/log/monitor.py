@@ -1,0 +1,132 @@
+"""What anybody can find out about a log of rounds: its entries against its checkpoints, and against what phones kept.
+
+A monitor reads all entries, O(n) hashes in O(log n) memory, and trusts nobody but the keys that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mien.errors import TransparencyError
+from mien.log.checkpoints import Checkpoint, Note, NoteKey
+from mien.log.entries import LogEntry
+from mien.log.merkle import EMPTY_ROOT, appended, leaf_hash, node_hash
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a monitor found: the checkpoint that all entries fit, how many there are of each kind, and every fault."""
+
+    checkpoint: Checkpoint
+    counts: Mapping[str, int]
+    cosigned_unix_s: int = 0
+    faults: tuple[str, ...] = ()
+
+
+@dataclass
+class _Reading:
+    """Entries as they are read: the roots of the sizes that matter, and what the entries say of each other."""
+
+    wanted: set[int]
+    roots: dict[int, bytes] = field(default_factory=lambda: {0: EMPTY_ROOT})
+    rounds: set[str] = field(default_factory=set)
+    statements: set[bytes] = field(default_factory=set)
+    counts: dict[str, int] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def read(self, entries: Iterable[bytes]) -> int:
+        """Return how many entries there are."""
+        peaks: list[bytes] = []  # of the complete subtrees, the largest first
+        size = 0
+        for data in entries:
+            *_, (_, _, completed) = appended(lambda _level, _index: peaks.pop(), size, leaf_hash(data))
+            peaks.append(completed)
+            size += 1
+            if size in self.wanted:
+                self.roots[size] = _root(peaks)
+            self._heed(size - 1, data)
+        self.roots[size] = _root(peaks)
+        return size
+
+    def _heed(self, position: int, data: bytes) -> None:
+        try:
+            entry = LogEntry.read(data)
+        except TransparencyError as error:
+            self.faults.append(f"entry {position}: {error.message}")
+            return
+        self.counts[entry.kind] = self.counts.get(entry.kind, 0) + 1
+        if entry.kind == "round":
+            if entry.subject in self.rounds:
+                self.faults.append(f"entry {position}: a second statement of round {entry.subject}")
+            self.rounds.add(entry.subject)
+            self.statements.add(data)
+        if entry.kind == "roster" and entry.subject not in self.rounds:
+            self.faults.append(f"entry {position}: an unlogged round, whose roster is there without a statement before")
+
+
+def examine(
+    entries: Iterable[bytes],
+    unverified_note: str,
+    key: NoteKey,
+    *,
+    witness: NoteKey | None = None,
+    earlier: Sequence[str] = (),
+    kept: Sequence[Mapping[str, Any]] = (),
+) -> Findings:
+    """Return what is found in a log whose newest checkpoint is a signed note by `key`.
+
+    `earlier` are notes that were seen before, from wherever; `kept` is evidence of phones (`log-evidence.json`). A note
+    counts as the log's word only where its signature holds. Raises TransparencyError where the newest note is none.
+    """
+    note = Note.parse(unverified_note)
+    newest = Checkpoint.parse(note.text)
+    note.check(key)
+    notes = [note, *(Note.parse(each) for each in (*earlier, *_notes_in(kept)))]
+    signed = [Checkpoint.parse(each.text) for each in notes if _holds(each, key)]
+    reading = _Reading({checkpoint.size for checkpoint in signed})
+    size = reading.read(entries)
+    faults = reading.faults
+    if size < newest.size:
+        faults.append(f"the log shows {size} entries, and signed {newest.size}")
+    for checkpoint in signed:
+        root = reading.roots.get(checkpoint.size)
+        if root is None:
+            faults.append(f"a log of {checkpoint.size} entries was signed, and {size} are shown: it was cut, or forked")
+        elif root != checkpoint.root:
+            faults.append(f"a forked log: another history of {checkpoint.size} entries was signed than is shown")
+    faults += [
+        f"an unlogged round: a phone was to train on a statement that is not there ({each.get('round')})"
+        for each in kept
+        if str(each.get("statement", "")).encode() not in reading.statements
+    ]
+    cosigned = 0
+    if witness is not None:
+        try:
+            cosigned = note.check(witness)
+        except TransparencyError as error:
+            faults.append(error.message)
+    return Findings(newest, reading.counts, cosigned, tuple(dict.fromkeys(faults)))
+
+
+def _notes_in(kept: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [str(each[which]["note"]) for each in kept for which in ("seen", "shown") if each.get(which)]
+
+
+def _holds(note: Note, key: NoteKey) -> bool:
+    try:
+        note.check(key)
+    except TransparencyError:
+        return False
+    return True
+
+
+def _root(peaks: Sequence[bytes]) -> bytes:
+    """Return the root over complete subtrees, the largest first."""
+    if not peaks:
+        return EMPTY_ROOT
+    *rest, root = peaks
+    for peak in reversed(rest):
+        root = node_hash(peak, root)
+    return root

@@ -1,0 +1,108 @@
+"""What a monitor finds: nothing in an honest log, and each kind of lie by its name."""
+
+from __future__ import annotations
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from mien.errors import TransparencyError
+from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
+from mien.log.entries import certificate_entry, release_entry, roster_entry, round_entry
+from mien.log.merkle import tree_root
+from mien.log.monitor import examine
+from tests.mien.log.test_merkle import Tree
+
+SIGNER = NoteSigner.of(LOG, Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+REGISTRAR = NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes(range(32, 64))))
+HASHES = dict.fromkeys(("task_sha256", "model_sha256", "layout_sha256", "statement_sha256"), "1" * 64)
+
+
+def attempt(number):
+    return [
+        round_entry("ab" * 16, number, 1, **HASHES).data,
+        roster_entry("ab" * 16, number, 1, [bytes([number]) * 32]).data,
+    ]
+
+
+HONEST = [
+    release_entry("c" * 64, None, 1.0).data,
+    *attempt(1),
+    certificate_entry("d" * 64).data,
+    *(entry for number in range(2, 9) for entry in attempt(number)),
+]
+
+
+def note(entries, *signers):
+    text = Checkpoint(SIGNER.key.name, len(entries), tree_root(Tree(entries).node, len(entries))).text
+    return str(Note(text, tuple(each.sign(text, 1_800_000_000) for each in (SIGNER, *signers))))
+
+
+def faults(entries, newest=None, **known):
+    return list(examine(entries, newest or note(entries), SIGNER.key, **known).faults)
+
+
+@pytest.mark.parametrize("size", range(len(HONEST) + 1))
+def test_an_honest_log_is_without_fault_under_every_earlier_checkpoint(size):
+    found = examine(HONEST, note(HONEST, REGISTRAR), SIGNER.key, witness=REGISTRAR.key, earlier=[note(HONEST[:size])])
+    assert found.faults == ()
+    assert found.cosigned_unix_s == 1_800_000_000
+    assert found.counts == {"release": 1, "round": 8, "roster": 8, "certificate": 1}
+
+
+def test_entries_behind_the_checkpoint_are_no_fault():
+    assert faults(HONEST, note(HONEST[:5])) == []
+
+
+def test_a_fork_is_found_by_what_others_saw():
+    other = [HONEST[0], certificate_entry("e" * 64).data, *HONEST[2:6]]
+    for kept in (
+        {"earlier": [note(other)]},
+        {"kept": [{"shown": {"note": note(other)}, "statement": HONEST[1].decode()}]},
+    ):
+        (fault,) = faults(HONEST, **kept)
+        assert "another history of 6 entries was signed" in fault
+
+
+def test_what_the_log_did_not_sign_accuses_nobody():
+    forged = note([b"made up"]).replace(SIGNER.key.name, SIGNER.key.name)
+    other = str(Note(Note.parse(forged).text, Note.parse(note(HONEST)).unverified_signatures))
+    assert faults(HONEST, earlier=[other]) == []
+
+
+def test_a_log_that_was_cut_is_found():
+    assert any("shows 3 entries, and signed 18" in fault for fault in faults(HONEST[:3], note(HONEST)))
+    assert any("it was cut" in fault for fault in faults(HONEST[:3], earlier=[note(HONEST[:4])]))
+
+
+def test_an_edited_entry_is_found():
+    edited = [*HONEST[:3], certificate_entry("f" * 64).data, *HONEST[4:]]
+    assert any("a forked log" in fault for fault in faults(edited, note(HONEST)))
+
+
+def test_a_roster_without_a_statement_is_an_unlogged_round():
+    (fault,) = faults([HONEST[0], *HONEST[2:]])
+    assert "entry 1: an unlogged round" in fault
+    (fault,) = faults([HONEST[0], HONEST[2], HONEST[1]])
+    assert "entry 1: an unlogged round" in fault
+
+
+def test_a_statement_that_a_phone_was_told_and_nobody_logged_is_found():
+    told = {"round": "t/1/1", "statement": round_entry("ab" * 16, 99, 1, **HASHES).data.decode(), "shown": None}
+    (fault,) = faults(HONEST, kept=[told])
+    assert "an unlogged round" in fault
+
+
+def test_a_second_statement_of_a_round_and_what_is_no_entry_are_found():
+    twice = round_entry("ab" * 16, 1, 1, **(HASHES | {"statement_sha256": "2" * 64})).data
+    assert any("a second statement" in fault for fault in faults([*HONEST, twice]))
+    assert any("entry 18: the log holds an entry that no program writes" in fault for fault in faults([*HONEST, b"{}"]))
+
+
+def test_a_missing_cosignature_is_told():
+    (fault,) = faults(HONEST, witness=REGISTRAR.key)
+    assert "not signed by mien-witness" in fault
+
+
+def test_a_checkpoint_of_another_key_is_none():
+    with pytest.raises(TransparencyError):
+        examine(HONEST, note(HONEST), REGISTRAR.key)
