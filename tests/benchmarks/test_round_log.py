@@ -1,0 +1,15 @@
+"""The benchmark of the log of rounds runs, and an answer stays small however long the log is."""
+
+from __future__ import annotations
+
+import argparse
+
+from benchmarks.round_log import benchmark
+
+
+def test_an_answer_grows_with_the_logarithm_of_the_log() -> None:
+    found = benchmark(argparse.Namespace(quick=True))
+    small, large = found["logs"]
+    assert (small["entries"], large["entries"]) == (1_000, 20_000)
+    assert small["answer_bytes"] <= large["answer_bytes"] < 2_048
+    assert large["check_ms"] > 0
