@@ -96,8 +96,9 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
     async def Cosign(self, request: registrar_pb2.CosignRequest, context: Any) -> registrar_pb2.CosignReply:
         """Return a checkpoint of the coordinator's log with this registrar's cosignature, and what was issued."""
         asked = (request.checkpoint, request.log_key, request.log_key_signature, request.old_size)
-        cosigned = await self._limited(
-            context, lambda: self._witness.cosign(*asked, tuple(request.consistency), request.certificates_after)
+        # Not counted with failed joins: whoever fails to join from the coordinator's network must not stop its rounds.
+        cosigned = await self._worker.run(
+            lambda: self._witness.cosign(*asked, tuple(request.consistency), request.certificates_after)
         )
         return registrar_pb2.CosignReply(
             cosigned=cosigned.note,
@@ -106,7 +107,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
             certificates_after=cosigned.certificates_after,
         )
 
-    async def _limited(self, context: Any, work: Callable[[], _T]) -> _T:
+    async def _limited(self, context: Any, work: Callable[[], Joined]) -> Joined:
         """Run `work` unless the caller's address has failed too often; count it when it fails to prove itself."""
         host = network_of(peer_host(context.peer()))
         self._limiter.check(host)

@@ -673,8 +673,8 @@ def log(
         "entries": last and last.checkpoint.size,
         "root": last and last.checkpoint.root.hex(),
         "cosigned_unix_s": last and last.cosigned_unix_s,
-        "evidence": evidence and str(files.evidence_path),
-        "why": evidence and evidence.get("why"),
+        "evidence": str(files.evidence_path) if evidence else None,
+        "lies": [each["why"] for each in evidence],
         "aside": aside and str(aside),
     }
 
@@ -686,8 +686,10 @@ def log(
         else:
             when = moment(last.cosigned_unix_s * 1000)
             shell.say(f"The log had {last.checkpoint.size} entries; the registrar cosigned it last on {when}.")
-        if evidence is not None:
-            shell.say(f"The coordinator lied: {evidence.get('why')}. The evidence: {files.evidence_path}")
+        for each in evidence:
+            shell.say(f"The coordinator lied: {each['why']}.")
+        if evidence:
+            shell.say(f"The evidence, to hand on: {files.evidence_path}")
         if aside is not None:
             shell.say(f"The evidence was put aside: {aside}")
 

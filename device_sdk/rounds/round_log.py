@@ -33,6 +33,9 @@ from mien.shell.files import read_limited, storage_errors, write_atomically
 GRACE_S: Final = 3600
 """How long after the last cosignature a phone goes on while it finds the registrar away."""
 
+MAX_EVIDENCE: Final = 20
+"""Most lies of which a phone keeps the evidence."""
+
 _UNCOSIGNED: Final = Wait(
     5.0,
     "the registrar has not cosigned the log of rounds with this round yet; the operator sees that the coordinator "
@@ -69,7 +72,7 @@ class LogMemory(Protocol):
         ...
 
     def accuse(self, evidence: dict[str, object]) -> str:
-        """Keep the evidence of a lie where none is kept yet; return where it lies, in words."""
+        """Keep the evidence of a lie; return where it lies, in words."""
         ...
 
 
@@ -99,17 +102,24 @@ class LogFiles:
         write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
 
     def accuse(self, evidence: dict[str, object]) -> str:
-        """Keep evidence; the first one stays, or a liar could write over it."""
-        if not self.evidence_path.exists():
-            write_atomically(self.evidence_path, to_canonical_json(evidence), private=True)
+        """Keep evidence behind what there is; the first pieces stay, or a liar could push them out."""
+        found = self.evidence()
+        same = [each for each in found if (each["why"], each["statement"]) == (evidence["why"], evidence["statement"])]
+        if not same and len(found) < MAX_EVIDENCE:
+            write_atomically(self.evidence_path, to_canonical_json([*found, evidence]), private=True)
         return str(self.evidence_path)
 
-    def evidence(self) -> dict[str, Any] | None:
-        """Return the evidence that is kept; None where there is none."""
+    def evidence(self) -> list[dict[str, Any]]:
+        """Return the evidence that is kept, oldest first; raises CorruptDataError for a file that holds none."""
         if not self.evidence_path.exists():
-            return None
-        found = parse_json(read_limited(self.evidence_path, 8 * _MAX_BYTES, what="the evidence"), what="the evidence")
-        return found if isinstance(found, dict) else None
+            return []
+        what = "the evidence of lies about the log"
+        found = parse_json(read_limited(self.evidence_path, 16 * _MAX_BYTES, what=what), what=what)
+        if not isinstance(found, list) or not all(
+            isinstance(each, dict) and {"why", "statement"} <= set(each) for each in found
+        ):
+            raise CorruptDataError(f"{what} is damaged; put {self.evidence_path.name} aside, and hand on what is in it")
+        return found
 
     def begin_anew(self) -> Path | None:
         """Forget the last checkpoint, and put evidence aside; return where that lies now.

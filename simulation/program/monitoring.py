@@ -32,7 +32,7 @@ def look(source: str, *, witness: str = "", evidence: Sequence[Path] = (), state
     seen = _remembered(state)
     if seen.get("key", str(key)) != str(key):
         raise TransparencyError("the log has another key than when it was looked at before: it was begun anew")
-    kept = [_json(path, "the evidence") for path in evidence]
+    kept = [each for path in evidence for each in _evidence(path)]
     earlier = [str(seen["note"])] if "note" in seen else []
     found = examine(
         (_entry(line) for line in lines),
@@ -77,6 +77,14 @@ def _entry(line: str) -> bytes:
 
 def _remembered(state: Path | None) -> dict[str, Any]:
     return {} if state is None or not state.exists() else _json(state, "what the monitor remembers")
+
+
+def _evidence(path: Path) -> list[dict[str, Any]]:
+    what = "a phone's evidence"
+    found = parse_json(read_limited(path, _MAX_EVIDENCE_BYTES, what=what), what=what)
+    if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
+        raise ConfigError(f"{path} is not {what}; name another file")
+    return found
 
 
 def _json(path: Path, what: str) -> dict[str, Any]:

@@ -198,8 +198,7 @@ def test_a_forked_log_is_refused_and_its_evidence_kept(site: Site) -> None:
         _, *others = codes(site.run(site.model(), lie))
         assert others == ["transparency"] * 2
     for phone in site.phones[1:]:
-        evidence, last = phone.log_files.evidence(), phone.log_files.last()
-        assert evidence is not None
+        evidence, last = phone.log_files.evidence()[-1], phone.log_files.last()
         assert last is not None
         notes = [Note.parse(evidence[which]["note"]) for which in ("seen", "shown")]
         key = log_key(bytes.fromhex(last.log_key), last.checkpoint.origin)
@@ -208,7 +207,7 @@ def test_a_forked_log_is_refused_and_its_evidence_kept(site: Site) -> None:
         assert aside is not None
         assert any("a forked log" in fault for fault in look(site.exported(), evidence=[aside]).faults)
     assert look(site.exported()).faults == ()
-    assert site.phones[0].log_files.evidence() is None
+    assert site.phones[0].log_files.evidence() == []
 
 
 def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
@@ -217,8 +216,8 @@ def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
     assert outcomes[0] == "transparency", outcomes
     kept = [phone.log_files.evidence_path for phone in site.phones]
     found = look(site.exported(), witness=site.phones[0].identity.witness_key, evidence=kept)
-    assert len(found.faults) == 1
-    assert "an unlogged round" in found.faults[0]
+    assert found.faults
+    assert all("an unlogged round" in fault for fault in found.faults)
     assert found.cosigned_unix_s
     assert found.counts["certificate"] == NUM_PHONES
     assert found.counts["roster"] <= found.counts["round"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from device_sdk.rounds.round_log import GRACE_S, LogFiles, RoundLog
+from device_sdk.rounds.round_log import GRACE_S, MAX_EVIDENCE, LogFiles, RoundLog
 from device_sdk.server.client import RoundProof
 from device_sdk.server.identity import KEY_LABEL
 from device_sdk.storage.keystore import FileKeyStore
@@ -97,7 +97,7 @@ def test_rounds_that_the_log_holds_are_taken_one_after_another(phone: Phone, coo
         before = coordinator.tree.size
         assert phone.check(coordinator.append(statement(number)), statement(number)) == ""
         assert coordinator.asked == (before if number > 3 else 0)
-    assert phone.files.evidence() is None
+    assert phone.files.evidence() == []
     last = phone.files.last()
     assert last is not None
     assert last.checkpoint.size == 7
@@ -124,11 +124,11 @@ def test_a_fork_is_refused_for_good_and_its_first_evidence_stays(phone: Phone, c
     for _ in range(2):
         with pytest.raises(TransparencyError, match="do not begin with the 2"):
             phone.check(forked, statement(3))
-    written = phone.files.evidence_path.read_bytes()
+    (told,) = phone.files.evidence()
     with pytest.raises(TransparencyError):
         phone.check(forked.append(statement(4)), statement(4))
-    assert phone.files.evidence_path.read_bytes() == written
-    told = json.loads(written)
+    assert json.loads(phone.files.evidence_path.read_text())[0] == told
+    assert len(phone.files.evidence()) == 2
     for note in (told["seen"]["note"], told["shown"]["note"]):
         assert Note.parse(note).check(SIGNER.key) == 0  # the coordinator signed both histories
     assert told["statement"] == statement(3).data.decode()
@@ -210,3 +210,12 @@ def test_an_owner_can_begin_anew_and_keeps_the_evidence(phone: Phone, coordinato
     assert aside.is_file()
     assert phone.check(other, statement(5)) == ""
     assert phone.files.begin_anew() is None
+
+
+def test_a_liar_cannot_push_the_first_evidence_out(phone: Phone, coordinator: Coordinator) -> None:
+    for number in range(MAX_EVIDENCE + 5):
+        with pytest.raises(TransparencyError):
+            phone.check(coordinator, statement(number + 10))
+    kept = phone.files.evidence()
+    assert len(kept) == MAX_EVIDENCE
+    assert kept[0]["statement"] == statement(10).data.decode()
