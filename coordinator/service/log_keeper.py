@@ -37,7 +37,7 @@ _REFRESH_S: Final = 300.0
 
 
 @dataclass(frozen=True)
-class RoundProof:
+class EntryProof:
     """The proof that the log holds an entry: see `ProveRoundReply`."""
 
     checkpoint: str
@@ -104,7 +104,7 @@ class LogKeeper:
         self._witnessed = head.size
         return await self._keep(head, reply)
 
-    async def prove(self, subject: str, first_size: int, limit_s: float) -> RoundProof:
+    async def prove(self, subject: str, first_size: int, limit_s: float) -> EntryProof:
         """Return the proof of a round's statement for a phone that saw `first_size` entries; held until it is cosigned.
 
         Raises NotFoundError where the log has no statement of the round.
@@ -124,11 +124,11 @@ class LogKeeper:
             self._wanted.beat()
             await self._cosigned.after(count, left_s)
 
-    async def _proof(self, note: str, size: int, position: int, first_size: int) -> RoundProof:
+    async def _proof(self, note: str, size: int, position: int, first_size: int) -> EntryProof:
         inclusion = await self._log(round_log.prove_inclusion, position, size)
         # To a phone that saw a larger log there is nothing to prove.
         consistency = await self._log(round_log.prove_consistency, first_size, size) if first_size <= size else []
-        return RoundProof(note, position, inclusion, consistency)
+        return EntryProof(note, position, inclusion, consistency)
 
     def _due(self, db: sa.Connection) -> tuple[LogHead, Note, list[bytes]]:
         head = round_log.read_head(db)

@@ -18,7 +18,7 @@ from coordinator.keys.pki import Role as Peer
 from coordinator.rounds.attempt import Attempt
 from coordinator.rounds.task import Side
 from coordinator.service.access import caller
-from coordinator.service.log_keeper import LogKeeper, RoundProof
+from coordinator.service.log_keeper import LogKeeper, EntryProof
 from coordinator.service.models import ModelsService
 from coordinator.store import round_log
 from mien.contribution import Arrays
@@ -64,7 +64,7 @@ async def lying_reply(self: Side, device_id: str) -> Arrays:
     return {**reply, "class_embedding": np.ones(128, np.float32)} if lie_to(device_id).get("reply") else reply
 
 
-async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: float) -> RoundProof:
+async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: float) -> EntryProof:
     """Return a proof under another history of the log, signed by the log's own key."""
     proof = await tell_proof(self, subject, first_size, limit_s)
     if not lie_to(caller().id).get("fork"):
@@ -72,7 +72,7 @@ async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: f
     (logged,) = await self._log(round_log.read, proof.position, 1)
     leaves = [leaf_hash(b"another past"), leaf_hash(logged.entry.data)]
     text = Checkpoint(self._signer.key.name, 2, node_hash(*leaves)).text
-    return RoundProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [])
+    return EntryProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [])
 
 
 async def lying_entries(self: Attempt, record: RoundRecord, state: RoundState) -> tuple[LogEntry, ...]:

@@ -13,7 +13,7 @@ import pytest
 from coordinator.keys import pki
 from coordinator.registrar.store import Store as RegistrarStore
 from coordinator.registrar.witness import Witness
-from coordinator.service.log_keeper import LogKeeper, RoundProof
+from coordinator.service.log_keeper import LogKeeper, EntryProof
 from coordinator.store import round_log
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
@@ -70,7 +70,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     registrar.close()
 
 
-def checked(keeper: LogKeeper, proof: RoundProof, entry: LogEntry, first: int, first_root: bytes) -> Checkpoint:
+def checked(keeper: LogKeeper, proof: EntryProof, entry: LogEntry, first: int, first_root: bytes) -> Checkpoint:
     """Return the checkpoint of a proof that holds."""
     note = Note.parse(proof.checkpoint)
     checkpoint = Checkpoint.parse(note.text)
