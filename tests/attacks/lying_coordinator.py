@@ -18,7 +18,7 @@ from coordinator.keys.pki import Role as Peer
 from coordinator.rounds.attempt import Attempt
 from coordinator.rounds.task import Side
 from coordinator.service.access import caller
-from coordinator.service.log_keeper import LogKeeper, EntryProof
+from coordinator.service.log_keeper import EntryProof, LogKeeper
 from coordinator.service.models import ModelsService
 from coordinator.store import round_log
 from mien.contribution import Arrays

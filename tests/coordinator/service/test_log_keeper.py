@@ -13,7 +13,7 @@ import pytest
 from coordinator.keys import pki
 from coordinator.registrar.store import Store as RegistrarStore
 from coordinator.registrar.witness import Witness
-from coordinator.service.log_keeper import LogKeeper, EntryProof
+from coordinator.service.log_keeper import EntryProof, LogKeeper
 from coordinator.store import round_log
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
