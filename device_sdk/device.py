@@ -29,7 +29,7 @@ from device_sdk.people.personal import Personalised, PersonalRecogniser, persona
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.stored_personal import Form, StoredPersonal
 from device_sdk.people.verify import Comparer, Outcome
-from device_sdk.rounds.attempts import Attempts
+from device_sdk.rounds.attempts import Attempts, OwnSum, sums_today
 from device_sdk.rounds.budget import TrainingBudget
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
 from device_sdk.rounds.participate import (
@@ -564,7 +564,7 @@ class Device:
         """The encrypted log of private sums that this device took part in; raises InviteError before it has joined."""
         if self._attempts is None:
             population = self.identity.population
-            self._attempts = Attempts.open(self.home.attempts, self._key_store, population)
+            self._attempts = Attempts.open(self.home.attempts, self._key_store, population, self.clock)
         return self._attempts
 
     def participate(
@@ -716,9 +716,10 @@ class Device:
 
     # --- looking ---
 
-    def _num_private_sums(self) -> int:
-        """Return the number of masked vectors sent; looking makes no log where there is none yet."""
-        return len(self.attempts.participations()) if self._attempts or self.home.attempts.exists() else 0
+    def _private_sums(self) -> Sequence[OwnSum]:
+        """Return the sums that masked vectors went into; looking makes no log where there is none yet."""
+        joined = self._identity_files.joined()
+        return self.attempts.sums() if joined and (self._attempts or self.home.attempts.exists()) else ()
 
     def status(self) -> DeviceStatus:
         """Return this device's status, without asking the network."""
@@ -726,6 +727,7 @@ class Device:
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
         last = self.gallery.last_round
         personal, serves = self._stored_personal()
+        sums, settings = self._private_sums(), self.config.values.participation
         return DeviceStatus(
             home=str(self.home.folder),
             keystore=self._key_store.kind,
@@ -738,8 +740,11 @@ class Device:
             num_people=len(people),
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
-            num_private_sums=self._num_private_sums() if identity else 0,
-            measures_models=self.config.values.participation.allow_evaluation,
+            num_private_sums=len(sums),
+            num_sums_today=sums_today(sums, int(self.clock.now())),
+            max_sums_per_day=settings.max_sums_per_day,
+            max_sums_per_model=settings.max_sums_per_model,
+            measures_models=settings.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
             revoked_unix_s=self.gallery.revoked_unix_s,
             personal_model=personal.form if personal is not None and serves else None,

@@ -17,6 +17,8 @@ class DeviceStatus:
     and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
     `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
     `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
+    `num_sums_today` of at most `max_sums_per_day`: sums without phones' own noise in the last 24 hours; the same
+    pictures go into at most `max_sums_per_model` over one model.
     """
 
     home: str
@@ -43,3 +45,6 @@ class DeviceStatus:
     renewal_is_due: bool = False
     lacks_threshold: str = ""
     revoked_unix_s: int | None = None
+    num_sums_today: int = 0
+    max_sums_per_day: int = 24
+    max_sums_per_model: int = 1

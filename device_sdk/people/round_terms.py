@@ -27,7 +27,7 @@ class SumTerms:
     """Device's own part of a round under secure aggregation, kept with what it trained for the round.
 
     `shared` is the hash, in hex, of what the method told this device and has to tell all others alike, `public_shard`
-    that of the public faces that came with the model.
+    that of the public faces that came with the model, `pictures` that of the pictures behind the contribution.
     """
 
     task: TaskSpec
@@ -36,6 +36,7 @@ class SumTerms:
     layout: ContributionLayout
     shared: str = ""
     public_shard: str = ""
+    pictures: str = ""
 
     def assignment(self, ref: RoundRef) -> Assignment:
         """Return the assignment that message 0 must agree with."""
@@ -61,13 +62,17 @@ class SumTerms:
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
         )
 
+    def planned(self, ref: RoundRef, l2_clip: float | None = None) -> RoundConfig:
+        """Return the terms that this device plans for a sum; `l2_clip` is an adaptive clip, as it was told."""
+        return plan_round(self.task, self.layout, self._ids(ref), l2_clip=l2_clip)
+
     def check_numbers(self, unverified: RoundConfig, ref: RoundRef) -> None:
         """Raise ViolationError unless numbers are rounded as this device plans it too; an adaptive clip is given.
 
         Coarser steps would make one device weigh more than the promised noise hides.
         """
         clip = unverified.numbers.l2_clip if self.task.privacy.dp.is_adaptive else None
-        if unverified.numbers != plan_round(self.task, self.layout, self._ids(ref), l2_clip=clip).numbers:
+        if unverified.numbers != self.planned(ref, clip).numbers:
             raise ViolationError(
                 "the round clips or rounds updates otherwise than its task says; leave the round, and tell the operator"
             )

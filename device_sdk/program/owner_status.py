@@ -57,7 +57,10 @@ def _last(status: DeviceStatus, now_unix_s: float) -> str:
 def _sent(status: DeviceStatus) -> str:
     number = status.num_private_sums
     sums = "No masked update" if number == 0 else f"Masked updates for {number} {'sum' if number == 1 else 'sums'}"
-    return f"{sums}; no picture ever leaves this device."
+    most, per_model = status.max_sums_per_day, status.max_sums_per_model
+    times = "once" if per_model == 1 else f"{per_model} times"
+    limits = f"{status.num_sums_today} of at most {most} in 24 hours, the same pictures {times} for a model"
+    return f"{sums} ({limits}); no picture ever leaves this device."
 
 
 def _next(status: DeviceStatus) -> str:

@@ -2,11 +2,18 @@
 
 An encrypted file of its own, beside the gallery: removing people, or the whole gallery, does not undo what left the
 device. Each method is one transaction, on stable storage before it returns.
+
+Two sums that differ by one phone tell what that phone sent. So without noise of the phones' own the same pictures go
+into few sums over one model, one unless the owner says otherwise, and into few a day, whatever their tasks are called.
+Decision 0052 shows why it is enough to count a masked vector whose sum was not opened with this phone's help towards
+other rounds, not towards the next attempt of the same one.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
 from typing import Final, Literal
@@ -17,7 +24,9 @@ from mien.dp.ledger import Participation, check_device, may_take_part
 from mien.errors import BudgetExceededError, ReplayError
 from mien.protocol.ids import PopulationId, RoundNumber
 from mien.secagg import AttemptId, Mechanism, RoundConfig
+from mien.secagg.config import CONFIG_BYTES
 from mien.secagg.noise import release
+from mien.shell.clock import Clock, WallClock
 from mien.specs import DpSpec
 
 KIND: Final = VaultKind(
@@ -27,8 +36,101 @@ KIND: Final = VaultKind(
     repair="restore the whole home folder from one copy, or join again in an empty folder",
 )
 
-Budget = Callable[[RoundConfig, Sequence[RoundConfig]], None]
-"""Raises BudgetExceededError unless one more sum is covered; told its terms, then those of all sums so far."""
+DAY_S: Final = 86400
+MOST_EPSILON: Final = 16.0
+"""Most that noise of the phones' own may promise and still count as noise: above it two sums' difference tells much."""
+
+_NOTE: Final = struct.Struct(">QB32s")
+ANY_PICTURES: Final = bytes(32)
+"""Pictures of a sum of which an earlier version of this program noted none: they may have been any."""
+
+
+@dataclass(frozen=True)
+class OwnSum:
+    """A sum that this device is or may be in, or is about to be: its terms, and what went into it when.
+
+    `pictures` is a hash of the pictures behind this device's part. `is_released` tells whether shares that open the sum
+    went out from here.
+    """
+
+    terms: RoundConfig
+    pictures: bytes = ANY_PICTURES
+    unix_s: int = 0
+    is_released: bool = True
+
+    @property
+    def is_noised(self) -> bool:
+        """Whether phones themselves add noise that hides one of them; what the coordinator promises to add does not."""
+        noise = self.terms.noise
+        return noise.mechanism is Mechanism.SKELLAM and noise.target_epsilon <= MOST_EPSILON
+
+    def tried_again_by(self, coming: OwnSum) -> bool:
+        """Return whether `coming` is a later attempt of this sum's round, and no shares for this one left here."""
+        mine, other = self.terms, coming.terms
+        same = (mine.task_id, mine.round) == (other.task_id, other.round) and mine.attempt < other.attempt
+        return same and not self.is_released
+
+    def to_bytes(self) -> bytes:
+        """Return the terms' canonical bytes and a note of fixed size behind them."""
+        return self.terms.to_bytes() + _NOTE.pack(self.unix_s, self.is_released, self.pictures)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> OwnSum:
+        """Return the sum in such bytes, or in the terms alone, as earlier versions kept them."""
+        terms, note = RoundConfig.from_bytes(data[:CONFIG_BYTES]), data[CONFIG_BYTES:]
+        if not note:
+            return cls(terms)
+        unix_s, is_released, pictures = _NOTE.unpack(note)
+        return cls(terms, pictures, unix_s, bool(is_released))
+
+
+Budget = Callable[[OwnSum, Sequence[OwnSum]], None]
+"""Raises BudgetExceededError unless one more sum is covered; told that, then all sums so far."""
+
+
+@dataclass(frozen=True)
+class SumLimits:
+    """Most sums without noise of the phones' own: over one model with the same pictures, None without limit, and in 24
+    hours.
+    """
+
+    per_model: int | None = 1
+    per_day: int = 24
+
+    def check(self, coming: OwnSum, earlier: Sequence[OwnSum]) -> None:
+        """Raise BudgetExceededError for a sum more than the limits let this device's pictures into."""
+        if coming.is_noised:
+            return
+        alike = [sum_ for sum_ in earlier if _differ_by_others(sum_, coming)]
+        if self.per_model is not None and len(alike) >= self.per_model:
+            raise BudgetExceededError(
+                f"the same pictures are or may be in {len(alike)} {'sum' if len(alike) == 1 else 'sums'} over model "
+                f"{coming.terms.model_sha256.hex()[:12]} already, and the difference of two can tell one phone's part; "
+                "this phone waits for another model (participation.max_sums_per_model)"
+            )
+        today = sums_today([sum_ for sum_ in earlier if not sum_.tried_again_by(coming)], coming.unix_s)
+        if today >= self.per_day:
+            raise BudgetExceededError(
+                f"this phone's pictures went into {today} sums in the last 24 hours, and the most is {self.per_day} "
+                "(participation.max_sums_per_day); it waits"
+            )
+
+
+def _differ_by_others(one: OwnSum, coming: OwnSum) -> bool:
+    """Return whether the difference of two sums would leave this device's part out, and so tell of the others'."""
+    if one.is_noised or one.terms.model_sha256 != coming.terms.model_sha256 or one.tried_again_by(coming):
+        return False
+    return one.pictures == coming.pictures or ANY_PICTURES in (one.pictures, coming.pictures)
+
+
+def sums_today(sums: Sequence[OwnSum], now_unix_s: int) -> int:
+    """Return the number of sums without noise of the phones' own that may have been opened in the last 24 hours.
+
+    Attempts of one round of which no shares left here are one sum. A clock that was wrong counts for a day at most.
+    """
+    recent = [sum_ for sum_ in sums if not sum_.is_noised and abs(now_unix_s - sum_.unix_s) < DAY_S]
+    released = [sum_ for sum_ in recent if sum_.is_released]
+    return len(released) + len({(s.terms.task_id, s.terms.round) for s in recent if not s.is_released})
 
 
 class Progress(IntEnum):
@@ -39,19 +141,21 @@ class Progress(IntEnum):
     UNMASKED = 2
 
 
-def promised(dp: DpSpec, max_epsilon: float | None) -> Budget:
-    """Return the budget that a task promises this device, and the owner's own limit where there is one.
+def promised(dp: DpSpec, max_epsilon: float | None, limits: SumLimits = SumLimits()) -> Budget:
+    """Return the budget that a task promises this device, and the owner's own limits.
 
     A promised epsilon is over all tasks of the population, and the smallest one holds: the noised sums that this device
-    was in are composed, whatever their tasks were called. The owner's limit is over every sum that it was in since its
-    home was made.
+    was in are composed, whatever their tasks were called. The owner's `max_epsilon` is over every sum that it was in
+    since its home was made, `limits` over those that phones added no noise to.
     """
 
-    def check(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> None:
+    def check(coming: OwnSum, sums: Sequence[OwnSum]) -> None:
+        terms, earlier = coming.terms, [sum_.terms for sum_ in sums]
         check_promise(dp, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
         if max_epsilon is not None:
             check_device([_participation(sum_) for sum_ in earlier], _participation(terms), max_epsilon=max_epsilon)
         _check_population(terms, earlier)
+        limits.check(coming, sums)
 
     return check
 
@@ -97,27 +201,37 @@ def _participation(terms: RoundConfig) -> Participation:
     return Participation.of(release(terms, told))
 
 
-def unlimited(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> None:
+def unlimited(coming: OwnSum, earlier: Sequence[OwnSum]) -> None:
     """Permit every sum."""
 
 
 class Attempts:
     """An open log for one population: the `mien.secagg.AttemptLog` of a device.
 
-    `budget` is asked in `begin`, before anything is remembered or sent.
+    `budget` is asked in `begin` and again in `record_masked`, before anything is remembered or sent; `pictures` is
+    noted with the sum.
     """
 
-    def __init__(self, vault: Vault, population: PopulationId, *, budget: Budget = unlimited) -> None:
-        self._vault, self._population, self._budget = vault, population, budget
+    def __init__(
+        self,
+        vault: Vault,
+        population: PopulationId,
+        clock: Clock,
+        *,
+        budget: Budget = unlimited,
+        pictures: bytes = ANY_PICTURES,
+    ) -> None:
+        self._vault, self._population, self._clock = vault, population, clock
+        self._budget, self._pictures = budget, pictures
 
     @classmethod
-    def open(cls, path: Path, key_store: KeyStore, population: PopulationId) -> Attempts:
+    def open(cls, path: Path, key_store: KeyStore, population: PopulationId, clock: Clock | None = None) -> Attempts:
         """Return the log in `path`, empty where there is none; errors as `Vault.open`."""
-        return cls(Vault.open(path, key_store, KIND), population)
+        return cls(Vault.open(path, key_store, KIND), population, clock or WallClock())
 
-    def under(self, budget: Budget) -> Attempts:
-        """Return the same log, which asks `budget` before it begins an attempt."""
-        return Attempts(self._vault, self._population, budget=budget)
+    def under(self, budget: Budget, pictures: bytes = ANY_PICTURES) -> Attempts:
+        """Return the same log, which asks `budget` before it begins an attempt with these `pictures`."""
+        return Attempts(self._vault, self._population, self._clock, budget=budget, pictures=pictures)
 
     def rotate_key(self) -> None:
         """Seal everything anew under new keys and destroy the old ones; errors as `Vault.rotate_key`."""
@@ -137,20 +251,27 @@ class Attempts:
             last = _last(change, attempt)
             if last is not None and attempt.order <= _terms(last).attempt_id.order:
                 raise ReplayError(f"round {attempt.round}, attempt {attempt.attempt} is not new here; check in again")
-            self._budget(config, self._participations(change))
+            self._budget(self._now(config), self._sums(change))
             change.delete("begun", tag=_tag(attempt))
             change.insert("begun", bytes([Progress.BEGUN]) + config.to_bytes(), person=0, tag=_tag(attempt))
 
     def record_masked(self, attempt: AttemptId) -> None:
         """Count one more participation: from here on the server may learn a sum with this device in it."""
         with self._vault.writing() as change:
-            begun = self._advance(change, attempt, Progress.MASKED)
-            change.insert("participations", begun.content[1:], person=0, tag=self._population)
+            coming = self._now(_terms(self._advance(change, attempt, Progress.MASKED)))
+            self._budget(coming, self._sums(change))  # other tasks' attempts may have gone further since it began
+            change.insert(
+                "participations", replace(coming, is_released=False).to_bytes(), person=0, tag=self._population
+            )
 
     def record_unmasked(self, attempt: AttemptId) -> None:
         """Remember that shares go out; raises ReplayError if they did before."""
         with self._vault.writing() as change:
             self._advance(change, attempt, Progress.UNMASKED)
+            for record in change.select("participations", tag=self._population):
+                sum_ = OwnSum.from_bytes(record.content)
+                if sum_.terms.attempt_id == attempt:
+                    change.replace(record, replace(sum_, is_released=True).to_bytes())
 
     def has_begun(self, attempt: AttemptId) -> bool:
         """Return whether an attempt, or a later one of its task, was begun: after a restart its keys are gone."""
@@ -160,12 +281,19 @@ class Attempts:
 
     def participations(self) -> tuple[RoundConfig, ...]:
         """Return the terms of every sum of the population that this device is or may be in, oldest first."""
-        with self._vault.reading() as view:
-            return self._participations(view)
+        return tuple(sum_.terms for sum_ in self.sums())
 
-    def _participations(self, view: Reader) -> tuple[RoundConfig, ...]:
+    def sums(self) -> tuple[OwnSum, ...]:
+        """Return every sum of the population that this device is or may be in, oldest first."""
+        with self._vault.reading() as view:
+            return self._sums(view)
+
+    def _sums(self, view: Reader) -> tuple[OwnSum, ...]:
         records = view.select("participations", tag=self._population)
-        return tuple(RoundConfig.from_bytes(record.content) for record in records)
+        return tuple(OwnSum.from_bytes(record.content) for record in records)
+
+    def _now(self, terms: RoundConfig) -> OwnSum:
+        return OwnSum(terms, self._pictures, int(self._clock.now()))
 
     def _advance(self, change: Writer, attempt: AttemptId, to: Progress) -> Record:
         """Move the attempt one step on, once; raises ReplayError for any other step."""

@@ -53,8 +53,9 @@ class Agreement:
     """Owner's agreement. `min_cohort`: fewest devices whose sum the coordinator may see. `allow_reveal`: what it may
     see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do. `allow_plain_sums`: the
     coordinator may see this device's updates. `allow_evaluation`: these images also measure models, by sums of scores.
-    `max_epsilon`: the most that all sums together may tell, None without limit. `person`: whose images train, if not
-    those of everybody who agreed.
+    `max_epsilon`: the most that all sums together may tell, None without limit. `max_sums_per_model`,
+    `max_sums_per_day`: into how many sums without phones' own noise the same images go. `person`: whose images train,
+    if not those of everybody who agreed.
     """
 
     min_cohort: int = 16
@@ -63,6 +64,8 @@ class Agreement:
     allow_plain_sums: bool = False
     allow_evaluation: bool = True
     max_epsilon: float | None = None
+    max_sums_per_model: int = 1
+    max_sums_per_day: int = 24
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -76,6 +79,9 @@ class Agreement:
                 raise ConfigError(f"participation.{name} names {unknown}; known: {list(known)}")
         if self.max_epsilon is not None and not 0 < self.max_epsilon < math.inf:
             raise ConfigError(f"participation.max_epsilon is {self.max_epsilon}; it must be positive")
+        for name in ("max_sums_per_model", "max_sums_per_day"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"participation.{name} is {getattr(self, name)}; it must be at least 1")
 
 
 def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreement) -> None:

@@ -25,7 +25,7 @@ from device_sdk.models.models import Model, check_face_input
 from device_sdk.people.enrolled import consent_ended
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.attempts import check_promise, promised
+from device_sdk.rounds.attempts import ANY_PICTURES, OwnSum, SumLimits, check_promise, promised
 from device_sdk.rounds.budget import MannerlyRuntime, TrainingBudget
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.rounds.disclosure import (
@@ -44,6 +44,7 @@ from device_sdk.server.client import Assignment, CoordinatorClient, Manifest, Pr
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
+    BudgetExceededError,
     CohortError,
     ConfigError,
     CorruptDataError,
@@ -83,6 +84,8 @@ MAX_PAUSE_S: Final = 3600.0
 LONGEST_WAIT_S: Final = 86400.0
 """A coordinator spreads a large population over hours; a day later the phone looks again, whatever it was told."""
 FAILED_PAUSE_S: Final = 60.0
+ENOUGH_SUMS_PAUSE_S: Final = 60.0
+"""After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train."""
 
 
 @dataclass(frozen=True)
@@ -282,6 +285,12 @@ class Participant:
             # 6. Train, or judge what others trained, on a statement that the log holds for all to see.
             faces = pool.faces(self.gallery, ref.task_id, plan.method)
             check_apart(self.role, faces.private, plan.method, faces.roles)
+            if terms is not None:
+                # Sums of scores and sums of updates have no difference that tells of either.
+                pictures = faces.pictures if plan.method.trains else hashlib.sha256(b"scores" + faces.pictures).digest()
+                terms = replace(terms, pictures=pictures.hex())
+                if (waits := self._waits_for_another_model(terms, ref)) is not None:
+                    return waits
             told = self._told(plan)
             if (wait := self._look_up(plan, told)) is not None:
                 return wait
@@ -321,7 +330,7 @@ class Participant:
         public_shard = "" if shard is None else shard.sha256
         terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout, public_shard=public_shard)
         coming = terms.attempt_id(plan.assignment.round)
-        earlier = [sum_.round for sum_ in self.attempts.participations() if sum_.task_id == coming.task_id]
+        earlier = [sum_.terms.round for sum_ in self.attempts.sums() if sum_.terms.task_id == coming.task_id]
         check_promise(task.privacy.dp, earlier, coming.round)
         return terms
 
@@ -344,6 +353,24 @@ class Participant:
         if found:
             self.tell(Event("uncosigned", found))
         return None
+
+    def _waits_for_another_model(self, terms: SumTerms, ref: RoundRef) -> Wait | None:
+        """Leave a round whose sum would be one too many for these pictures, before anything is trained for it.
+
+        Nothing is wrong with the task or the phone, so this is no failure; asked again when the sum begins.
+        """
+        coming = OwnSum(terms.planned(ref), bytes.fromhex(terms.pictures), int(self.clock.now()))
+        try:
+            self._limits(terms).check(coming, self.attempts.sums())
+        except BudgetExceededError as error:
+            self._leave(ref, error)
+            return Wait(ENOUGH_SUMS_PAUSE_S, error.message)
+        return None
+
+    def _limits(self, terms: SumTerms) -> SumLimits:
+        """Return the owner's limits for one more sum; models are measured again and again, by sums of scores."""
+        per_model = self.agreement.max_sums_per_model if find_method(terms.task.method).trains else None
+        return SumLimits(per_model, self.agreement.max_sums_per_day)
 
     def _disclosure(self, plan: Plan) -> tuple[str, ...]:
         images, floor, people = plan.pool.num_images, self.agreement.min_cohort, plan.pool.num_people
@@ -562,7 +589,10 @@ class Participant:
             return PlainPart(pending.contribution)
         return MaskedPart(
             identity=self.client.identity,
-            log=self.attempts.under(promised(terms.task.privacy.dp, self.agreement.max_epsilon)),
+            log=self.attempts.under(
+                promised(terms.task.privacy.dp, self.agreement.max_epsilon, self._limits(terms)),
+                bytes.fromhex(terms.pictures) or ANY_PICTURES,
+            ),
             min_cohort=self.agreement.min_cohort,
             clock=self.clock,
             random_bytes=self.random_bytes,

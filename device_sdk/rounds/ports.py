@@ -12,14 +12,14 @@ from typing import Protocol
 from device_sdk.models.models import KnownModel, Model
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
-from device_sdk.rounds.attempts import Budget
+from device_sdk.rounds.attempts import Budget, OwnSum
 from device_sdk.server.client import CoordinatorClient, Manifest, Progress
 from mien.contribution import Arrays
 from mien.methods.base import Crops
 from mien.protocol.ids import TaskId
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import PublicShard
-from mien.secagg import AttemptId, AttemptLog, RoundConfig
+from mien.secagg import AttemptId, AttemptLog
 
 
 class TrainingGallery(Protocol):
@@ -102,14 +102,14 @@ class RoundModels(Protocol):
 class SumLog(AttemptLog, Protocol):
     """Log of private sums: see `Attempts` for each method."""
 
-    def under(self, budget: Budget) -> AttemptLog:
-        """Return the same log, which asks `budget` before it begins an attempt."""
+    def under(self, budget: Budget, pictures: bytes = ...) -> AttemptLog:
+        """Return the same log, which asks `budget` before it begins an attempt with these `pictures`."""
         ...
 
     def has_begun(self, attempt: AttemptId) -> bool:
         """Return whether an attempt, or a later one of its task, was begun."""
         ...
 
-    def participations(self) -> Sequence[RoundConfig]:
-        """Return the terms of every sum that this device is or may be in, oldest first."""
+    def sums(self) -> Sequence[OwnSum]:
+        """Return every sum that this device is or may be in, oldest first."""
         ...

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Final
+
+import numpy as np
 
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.enrolled import Person, not_agreed
@@ -23,6 +26,12 @@ class RoundFaces(TrainingFaces):
 
     source: str
     roles: frozenset[Role]
+
+    @property
+    def pictures(self) -> bytes:
+        """Hash of the pictures, SHA-256 over shape and pixels: which of two sums hold the same is known by it."""
+        crops = np.ascontiguousarray(self.crops)
+        return hashlib.sha256(repr(crops.shape).encode() + crops.tobytes()).digest()
 
 
 @dataclass(frozen=True)

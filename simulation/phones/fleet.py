@@ -56,8 +56,10 @@ AGREED: Final = Agreement(
     allow_reveal=REVEALS,
     allow_profiles=("honest_but_curious",),
     allow_plain_sums=True,
+    max_sums_per_model=1_000_000,
+    max_sums_per_day=1_000_000,
 )
-"""Emulated phones have no owner to ask: they take part in whatever is asked of them."""
+"""Emulated phones have no owner to ask: they take part in whatever is asked of them, days of rounds in minutes."""
 
 
 class StoppedError(Exception):

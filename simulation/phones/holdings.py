@@ -19,7 +19,7 @@ from device_sdk.models.models import KnownModel, Model, ModelStore
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.people.training_state import Kept, by_person, for_round
-from device_sdk.rounds.attempts import Budget, unlimited
+from device_sdk.rounds.attempts import ANY_PICTURES, Budget, OwnSum, unlimited
 from device_sdk.runtimes import load_runtime
 from device_sdk.server.client import CoordinatorClient, Manifest, Progress
 from device_sdk.server.identity import Identity
@@ -128,26 +128,32 @@ class SumsInMemory(MemoryLog):
     """An emulated phone's log of private sums, with the terms of each that it began."""
 
     budget: Budget = unlimited
-    terms: list[RoundConfig] = field(default_factory=list)
+    pictures: bytes = ANY_PICTURES
+    begun_sums: list[OwnSum] = field(default_factory=list)
 
-    def under(self, budget: Budget) -> AttemptLog:
-        """Return the same log, which asks `budget` before it begins an attempt."""
-        return replace(self, budget=budget)
+    def under(self, budget: Budget, pictures: bytes = ANY_PICTURES) -> AttemptLog:
+        """Return the same log, which asks `budget` before it begins an attempt with these `pictures`."""
+        return replace(self, budget=budget, pictures=pictures)
 
     def has_begun(self, attempt: AttemptId) -> bool:
         """Tell whether an attempt, or a later one of its task, was begun."""
         return attempt.order <= self.begun.get(attempt.task_id, (-1, -1))
 
-    def participations(self) -> tuple[RoundConfig, ...]:
-        """Return the terms of every sum that this phone is or may be in."""
+    def sums(self) -> tuple[OwnSum, ...]:
+        """Return every sum that this phone is or may be in; their times are not kept."""
         masked = set(self.masked)
-        return tuple(terms for terms in self.terms if terms.attempt_id in masked)
+        return tuple(
+            replace(sum_, is_released=sum_.terms.attempt_id in self.unmasked)
+            for sum_ in self.begun_sums
+            if sum_.terms.attempt_id in masked
+        )
 
     def begin(self, config: RoundConfig) -> None:
         """Remember an attempt; raises ReplayError, BudgetExceededError."""
-        self.budget(config, self.participations())
+        coming = OwnSum(config, self.pictures)
+        self.budget(coming, self.sums())
         super().begin(config)
-        self.terms[:] = [*self.participations(), config]
+        self.begun_sums[:] = [*self.sums(), coming]
 
 
 class SharedModels:

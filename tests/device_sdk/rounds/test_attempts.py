@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 from device_sdk.people.gallery import Gallery
-from device_sdk.rounds.attempts import Attempts, promised
+from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, Attempts, OwnSum, SumLimits, promised, sums_today
 from device_sdk.storage.keystore import FileKeyStore
 from mien.dp.accountant import epsilon_rdp
 from mien.dp.ledger import Participation
 from mien.errors import BudgetExceededError, CorruptDataError, KeyStoreError, ReplayError
 from mien.secagg import AttemptId, Mechanism, NoiseTerms, RoundConfig
 from mien.secagg.noise import release
+from mien.shell.clock import Clock
 from mien.specs import DpSpec
 from tests.mien.secagg.cohort import NUMBERS, make_config
 
@@ -237,3 +238,134 @@ def costs(log: Attempts) -> list[tuple[float, float, int]]:
     """Return noise multiplier, sensitivity and size of each sum in the log, as the rounds' terms give them."""
     found = [release(sum_, DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1)) for sum_ in log.participations()]
     return [(each.noise_multiplier, each.l2_steps, each.size) for each in found if each is not None]
+
+
+# --- without noise: two sums that differ by one phone tell what that phone sent ---
+
+CLEAR = promised(DpSpec(), None)
+MINE, OTHERS = b"m" * 32, b"o" * 32
+LATER_MODEL = replace(ROUND, model_sha256=b"2" * 32)
+
+
+class SetClock(Clock):
+    """A clock that shows what it was set to."""
+
+    unix_s = 1_800_000_000.0
+
+    def now(self) -> float:
+        return self.unix_s
+
+
+def release_shares(log: Attempts, *sums: RoundConfig) -> None:
+    """Take part in these sums up to the shares that open them."""
+    for terms in sums:
+        take_part(log, terms)
+        log.record_unmasked(terms.attempt_id)
+
+
+def test_the_same_pictures_go_into_one_opened_sum_a_model_whatever_the_task_is_called(attempts: Attempts) -> None:
+    log = attempts.under(CLEAR, MINE)
+    release_shares(log, at(1))
+    for again in (at(1, 2), at(2), at(1, 1, OTHER_TASK), replace(at(9), layout_sha256=b"l" * 32)):
+        with pytest.raises(BudgetExceededError, match=r"in 1 sum over model .*max_sums_per_model"):
+            log.begin(again)
+    release_shares(log, at(2, 1, LATER_MODEL))  # the next round's model is another one
+    attempts.under(CLEAR, OTHERS).begin(at(3))  # and other pictures cancel nothing
+    attempts.under(promised(DpSpec(), None, SumLimits(per_model=2)), MINE).begin(at(4))
+
+
+def test_an_attempt_that_nobody_was_helped_to_open_may_be_tried_again_and_keeps_others_out(attempts: Attempts) -> None:
+    log = attempts.under(CLEAR, MINE)
+    take_part(log, at(1, 1), at(1, 2), at(1, 3))
+    for elsewhere in (at(2), at(1, 4, OTHER_TASK)):
+        with pytest.raises(BudgetExceededError, match="in 3 sums over model"):
+            log.begin(elsewhere)
+    release_shares(log, at(1, 4))
+    with pytest.raises(BudgetExceededError):
+        log.begin(at(1, 5))
+
+
+def test_of_attempts_that_began_together_one_goes_on(attempts: Attempts) -> None:
+    log = attempts.under(CLEAR, MINE)
+    other = at(1, 1, OTHER_TASK)
+    log.begin(at(1))
+    log.begin(other)
+    log.record_masked(other.attempt_id)
+    with pytest.raises(BudgetExceededError):
+        log.record_masked(at(1).attempt_id)
+    assert [sum_.terms for sum_ in log.sums()] == [other]
+
+
+def test_noise_that_only_the_coordinator_promises_is_none_here(attempts: Attempts) -> None:
+    """A coordinator that sees a sum without noise can take two of them apart."""
+    dp = DpSpec("central_gaussian", 4.0, 8.0, 1e-6, max_participations=9, min_separation=1)
+    central = replace(NOISE, mechanism=Mechanism.CENTRAL_GAUSSIAN)
+    log = attempts.under(promised(dp, None), MINE)
+    take_part(log, called("a", 1, central))
+    with pytest.raises(BudgetExceededError, match="max_sums_per_model"):
+        log.begin(called("b", 1, central))
+
+
+@pytest.mark.parametrize(("epsilon", "num_sums"), [(8.0, 3), (1000.0, 1)])
+def test_phones_own_noise_counts_as_far_as_it_promises_something(
+    attempts: Attempts, epsilon: float, num_sums: int
+) -> None:
+    dp = DpSpec("skellam", 4.0, epsilon, 1e-6, max_participations=99, min_separation=1)
+    log = attempts.under(promised(dp, None), MINE)
+    rounds = [called(str(number), 1, replace(NOISE, target_epsilon=epsilon)) for number in range(3)]
+    take_part(log, *rounds[:num_sums])
+    for terms in rounds[num_sums:]:
+        with pytest.raises(BudgetExceededError, match="max_sums_per_model"):
+            log.begin(terms)
+
+
+def test_models_that_differ_in_a_bit_are_as_many_as_a_day_has_sums(tmp_path: Path, key_store: FileKeyStore) -> None:
+    clock = SetClock()
+    attempts = Attempts.open(tmp_path / "home" / "attempts.db", key_store, "default", clock)
+    log = attempts.under(promised(DpSpec(), None, SumLimits(per_day=3)), MINE)
+    models = [replace(at(1, 1, ROUND), task_id=bytes([n] * 16), model_sha256=bytes([n] * 32)) for n in range(9)]
+    release_shares(log, models[0])
+    take_part(log, models[1], replace(models[1], attempt=2), replace(models[1], attempt=3))  # one round, never opened
+    release_shares(log, models[2])
+    assert sums_today(log.sums(), int(clock.now())) == 3
+    with pytest.raises(BudgetExceededError, match=r"into 3 sums in the last 24 hours.*max_sums_per_day"):
+        log.begin(models[3])
+    log.begin(replace(models[1], attempt=4))
+    clock.unix_s += DAY_S
+    release_shares(log, *models[3:6])
+    clock.unix_s -= 2 * DAY_S  # the owner set it right
+    release_shares(log, models[6])
+    assert sums_today(log.sums(), int(clock.now())) == 1
+    attempts.close()
+
+
+def test_sums_of_earlier_versions_count_as_opened_with_any_pictures(attempts: Attempts) -> None:
+    old = OwnSum.from_bytes(ROUND.to_bytes())
+    assert old == OwnSum(ROUND, ANY_PICTURES, 0, is_released=True)
+    with pytest.raises(BudgetExceededError):
+        SumLimits().check(OwnSum(at(8), MINE, 99), [old])
+    assert OwnSum.from_bytes(OwnSum(ROUND, MINE, 99, is_released=False).to_bytes()).pictures == MINE
+
+
+def test_a_phone_that_is_killed_as_its_shares_go_out_has_noted_that(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, signal, sys\n"
+        "from device_sdk.rounds.attempts import Attempts, unlimited\n"
+        "from device_sdk.storage.keystore import FileKeyStore\n"
+        "from tests.mien.secagg.cohort import make_config\n"
+        "home = pathlib.Path(sys.argv[1])\n"
+        "log = Attempts.open(home / 'attempts.db', FileKeyStore(home / 'keys'), 'default')\n"
+        "log = log.under(unlimited, b'm' * 32)\n"
+        "log.begin(make_config(7))\n"
+        "log.record_masked(make_config(7).attempt_id)\n"
+        "log.record_unmasked(make_config(7).attempt_id)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    home = tmp_path / "home"
+    done = subprocess.run([sys.executable, "-c", code, str(home)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    log = reopened(tmp_path, FileKeyStore(home / "keys"))
+    assert [(sum_.pictures, sum_.is_released) for sum_ in log.sums()] == [(MINE, True)]
+    with pytest.raises(BudgetExceededError):
+        log.under(CLEAR, MINE).begin(replace(ROUND, attempt=ROUND.attempt + 1))
+    log.close()

@@ -26,7 +26,7 @@ from mien.errors import (
     ModelMismatchError,
     ViolationError,
 )
-from mien.protocol.rounds import RoundRef, Stage
+from mien.protocol.rounds import RoundRef, Stage, Wait
 from mien.protocol.v1 import rounds_pb2
 from mien.secagg.canonical import bitmap_size, pack_members, unpack_members
 from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivors, invite_to_bytes, roster_from_bytes
@@ -315,6 +315,7 @@ def hold_stage(bench: Bench, attempt: PrivateSum, stage: int) -> None:
 def test_an_attempt_that_was_seen_before_or_lies_before_one_is_no_attempt(
     bench: Bench, make: Make, attempt_number: int
 ) -> None:
+    bench.participant = replace(bench.participant, agreement=replace(AGREED, max_sums_per_model=2))
     make(ref=rounds_pb2.RoundRef(task_id="t1", round=2, attempt=2))
     assert isinstance(bench.participant.step(), Counted)
     again = make(ref=rounds_pb2.RoundRef(task_id="t1", round=2, attempt=attempt_number))
@@ -322,6 +323,30 @@ def test_an_attempt_that_was_seen_before_or_lies_before_one_is_no_attempt(
     assert isinstance(outcome, NotCounted)
     assert again.heard == {}
     assert len(bench.participant.attempts.participations()) == 1
+
+
+@pytest.mark.parametrize(("task_id", "round_number", "attempt_number"), [("t1", 2, 3), ("t1", 3, 1), ("t2", 2, 1)])
+def test_a_phone_trains_for_no_second_sum_over_one_model_and_waits(
+    bench: Bench, make: Make, task_id: str, round_number: int, attempt_number: int
+) -> None:
+    make(ref=rounds_pb2.RoundRef(task_id="t1", round=2, attempt=2))
+    assert isinstance(bench.participant.step(), Counted)
+    bench.restart()
+    again = make(ref=rounds_pb2.RoundRef(task_id=task_id, round=round_number, attempt=attempt_number))
+    outcome, trained_before = bench.participant.step(), [event.kind for event in bench.events].count("trained")
+    assert isinstance(outcome, Wait)
+    assert "waits for another model" in outcome.reason
+    assert (again.heard, bench.script.left_with[-1], trained_before) == ({}, "budget_exceeded", 1)
+
+
+def test_the_next_attempt_after_an_abort_is_no_second_sum(bench: Bench, make: Make) -> None:
+    make()
+    die(bench, "CONSISTENCY", after=False)
+    bench.script.follow = lambda: iter([rounds_pb2.StageEvent(stage=rounds_pb2.ABORTED, reason="too few stayed")])
+    assert isinstance(bench.participant.step(), NotCounted)
+    make(ref=rounds_pb2.RoundRef(task_id="t1", round=2, attempt=2))
+    assert isinstance(bench.participant.step(), Counted)
+    assert [sum_.is_released for sum_ in bench.participant.attempts.sums()] == [False, True]
 
 
 # --- lost connections ---
@@ -570,5 +595,7 @@ def test_a_pending_private_sum_survives_a_restart_as_it_was(bench: Bench, make: 
     die(bench, "TRAINED", after=False)
     pending, model = bench.gallery.pending(), small_model()
     assert pending is not None
-    assert pending.terms == SumTerms(MASKED, model.model_id, model.spec, layout_of(MASKED))
+    assert pending.terms is not None
+    terms = SumTerms(MASKED, model.model_id, model.spec, layout_of(MASKED), pictures=pending.terms.pictures)
+    assert pending.terms == terms
     assert (pending.task_id, pending.round, pending.attempt) == (REF.task_id, REF.round, REF.attempt)

@@ -73,9 +73,11 @@ def test_sums_are_remembered_and_attempts_only_grow() -> None:
     assert not log.has_begun(config.attempt_id)
     log.begin(config)
     assert log.has_begun(config.attempt_id)
-    assert log.participations() == ()
+    assert log.sums() == ()
     log.record_masked(config.attempt_id)
-    assert log.participations() == (config,)
+    assert [(sum_.terms, sum_.is_released) for sum_ in log.sums()] == [(config, False)]
+    log.record_unmasked(config.attempt_id)
+    assert [sum_.is_released for sum_ in log.sums()] == [True]
     with pytest.raises(ReplayError):
         log.begin(config)
 
