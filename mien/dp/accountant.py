@@ -26,6 +26,9 @@ from mien.errors import ConfigError, MissingDependencyError
 
 ORDERS: Final = np.array([*(1 + i / 10 for i in range(1, 100)), *range(11, 64), 128, 256, 512, 1024], np.float64)
 _INTEGER: Final = np.floor(ORDERS) == ORDERS
+_FAR: Final = 30.0
+_PLD_STEPS: Final = 20_000
+_MOST_PLD: Final = 1e6
 
 
 @dataclass(frozen=True)
@@ -91,10 +94,14 @@ def epsilon_of_rdp(divergence: NDArray[np.float64], delta: float) -> float:
 
     min over alpha of R + ln(1 - 1/alpha) - ln(delta alpha) / (alpha - 1): Canonne, Kamath, Steinke 2020, prop. 12.
     """
-    if not 0 < delta < 1:
-        raise ConfigError(f"delta is {delta}; it must lie between 0 and 1")
+    _check_delta(delta)
     epsilons = divergence + np.log1p(-1 / ORDERS) - np.log(delta * ORDERS) / (ORDERS - 1)
     return max(0.0, float(epsilons.min()))
+
+
+def _check_delta(delta: float) -> None:
+    if not 0 < delta < 1:
+        raise ConfigError(f"delta is {delta}; it must lie between 0 and 1")
 
 
 def epsilon_rdp(releases: Composition, delta: float) -> float:
@@ -113,8 +120,9 @@ def epsilon_rdp(releases: Composition, delta: float) -> float:
 def epsilon_pld(releases: Composition, delta: float) -> float | None:
     """Return epsilon of a composition by privacy loss distributions, None where a release is Skellam.
 
-    Unsampled Gaussian releases compose to one Gaussian of multiplier (sum z^-2)^-1/2 exactly, which spares the
-    discretisation error of composing. Raises MissingDependencyError without dp-accounting.
+    Unsampled Gaussian releases compose to one Gaussian of multiplier (sum z^-2)^-1/2 exactly, whose figure has a closed
+    form. Sampled ones need dp-accounting (raises MissingDependencyError without it), in steps as coarse as the figure
+    is large, so that what is held does not grow with it; beyond a million, where no digit matters, it is Renyi's.
     """
     releases = [(release, times) for release, times in releases if times > 0]
     if not releases:
@@ -122,12 +130,47 @@ def epsilon_pld(releases: Composition, delta: float) -> float | None:
     if any(release.mechanism == "skellam" for release, _ in releases):
         return None
     if all(release.sampling_probability == 1 for release, _ in releases):
-        total = sum(times / release.noise_multiplier**2 for release, times in releases)
-        releases = [(replace(releases[0][0], noise_multiplier=total**-0.5), 1)]
+        return gaussian_epsilon(
+            math.sqrt(sum(times / release.noise_multiplier**2 for release, times in releases)), delta
+        )
+    bound = epsilon_rdp(releases, delta)
+    if bound > _MOST_PLD:
+        return bound
     dp = _dp_accounting()
-    accountant = dp.pld.PLDAccountant(value_discretization_interval=1e-3)
+    accountant = dp.pld.PLDAccountant(value_discretization_interval=max(2e-4, bound / _PLD_STEPS))
     accountant.compose(_event(dp, releases))
-    return float(accountant.get_epsilon(delta))
+    return min(bound, float(accountant.get_epsilon(delta)))
+
+
+def gaussian_epsilon(mu: float, delta: float) -> float:
+    """Return epsilon at `delta` of a Gaussian whose noise is 1/mu of its sensitivity: Balle, Wang 2018, theorem 8.
+
+    delta = Phi(mu/2 - eps/mu) - e^eps Phi(-mu/2 - eps/mu), which falls with eps; 0 where eps = 0 has less already.
+    """
+    _check_delta(delta)
+
+    def is_more(epsilon: float) -> bool:
+        above = _log_tail(epsilon / mu - mu / 2)
+        below = epsilon + _log_tail(epsilon / mu + mu / 2)
+        return below < above and above + math.log1p(-math.exp(below - above)) > math.log(delta)
+
+    if not is_more(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while is_more(high):
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if is_more(middle) else (low, middle)
+    return high
+
+
+def _log_tail(x: float) -> float:
+    """Return ln P[N(0, 1) > x], by the asymptotic series where the probability itself is no number any more."""
+    if x < _FAR:
+        return math.log(0.5 * math.erfc(x / math.sqrt(2)))
+    inverse = 1 / (x * x)
+    return -x * x / 2 - math.log(x * math.sqrt(2 * math.pi)) + math.log1p(inverse * (-1 + 3 * inverse))
 
 
 def spent(releases: Composition, delta: float) -> Spent:
