@@ -51,7 +51,7 @@ def submit(
 
     Example: mien-coordinator task submit fedface.toml
     """
-    task = read_task(file)
+    task = read_task(file, in_groups=True)
     shown = disclosures(task)
     if not as_json:
         _say_task(task, shown)
@@ -66,19 +66,24 @@ def submit(
     )
 
 
-def read_task(path: Path) -> TaskSpec:
-    """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one."""
+def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:
+    """Return the task in a TOML file; raises ConfigError naming the wrong field and the nearest known one.
+
+    With `in_groups` a task that says nothing of groups is dealt into some where its cohort allows it.
+    """
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the task's TOML file")
     values = read_toml(path, _MAX_TASK_BYTES, what=str(path))
     from mien.methods import METHODS
+    from mien.rounds.plan import with_median
 
     task = from_mapping(TaskSpec, values)
     method = METHODS.get(task.method)
     if method is None:
         raise ConfigError(f"method is {task.method!r}; known methods: {', '.join(sorted(METHODS))}")
     from_mapping(method.options, task.options, where="options.")
-    return task
+    says_groups = not {"groups", "group_mean"}.isdisjoint(values.get("privacy", {}))
+    return with_median(task, method) if in_groups and not says_groups else task
 
 
 @app.command("list")

@@ -60,6 +60,7 @@ _ACTIONS: Final[Mapping[str, str]] = {
     "task.cancelled": "{task} was cancelled",
     "task.done": "{task} is done",
     "task.failed": "{task} failed",
+    "task.left_out": "{task} leaves out a phone that spoiled its sums",
     "round.closed": "{task}: round {round} closed",
     "round.aborted": "{task}: round {round} was aborted (attempt {attempt})",
     "model.release": "Model {model} was released",

@@ -200,7 +200,8 @@ class Cohort:
         """Take an attempt over as it was last committed; it moves only once it goes on."""
         participants = await self._stores.thread.run(self._stores.store.participants, record.id)
         deadline = math.inf if record.deadline_ms is None else record.deadline_ms / 1000
-        return self._begin(record, RoundState(record.stage, deadline, {}, participants))
+        barred = self.task.kept_out(self.task.sides[record.role])
+        return self._begin(record, RoundState(record.stage, deadline, {}, participants), barred)
 
     async def go_on(self, attempt: Attempt) -> None:
         """Go on with the attempt that was taken over."""
@@ -285,6 +286,7 @@ class Cohort:
     async def _check_in(self, messages: Sequence[_Message]) -> None:
         """Offer all devices at once, so that the draw is among all of them; the first ones open a new attempt."""
         wanted = []
+        self.task.known.update(*(m.event.device_ids for m in messages if isinstance(m.event, CheckedIn)))
         for message in messages:
             if self.wants_devices and message.role is self.side.role:
                 wanted.append(message)
@@ -305,7 +307,7 @@ class Cohort:
         (number, attempt), side, task = self.task.next_attempt(), self.side, self.task.record
         deadline = self._clock.now() + side.plan.task.deadlines.selecting_s
         try:
-            barred = await side.ledger.ask(number, attempt, task.model_id)
+            barred = await side.ledger.ask(number, attempt, task.model_id) | self.task.kept_out(side)
             opened = await self._stores.thread.settle(
                 self._stores.store.open_attempt,
                 task,
@@ -392,7 +394,7 @@ class Cohort:
             return self.task.closing(attempt, change, closed)
         if any(isinstance(m.event, Cancelled) for m in messages):
             return change
-        return replace(change, task=self.task.after_abort(attempt, state.reason))
+        return self.task.aborting(attempt, change, state.reason)
 
     async def _commit(self, attempt: Attempt, change: RoundChange, accepted: Sequence[_Message]) -> bool:
         """Commit a transition; what the disk refused is told to those who wait, and the rest is tried again."""
@@ -422,7 +424,7 @@ class Cohort:
         """Abort an attempt whose sum the ledger refuses, before anybody can open it."""
         _LOG.warning("the privacy ledger refuses a sum", task=self.task.record.name, reason=reason)
         state, effects = advance(attempt.rules, attempt.state, SumFailed(reason), self._clock.now())
-        aborted = RoundChange(change.record, state, task=self.task.after_abort(attempt, reason))
+        aborted = self.task.aborting(attempt, RoundChange(change.record, state), reason)
         if await self._commit(attempt, aborted, accepted):
             self._go_on_from(attempt, state, accepted, effects)
 
@@ -442,6 +444,8 @@ class Cohort:
         """Go on from what is committed: answer those who wait, carry the effects out, and tell followers."""
         attempt.state = state
         for message in accepted:
+            if isinstance(message.event, Left):
+                self.task.note_left(message.event.device_id, message.event.error_code)
             message.resolve()
         if effects:
             if any(isinstance(effect, SumWanted) for effect in effects):

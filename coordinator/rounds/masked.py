@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from mien.contribution import Total
-from mien.errors import CohortError, NotFoundError, ViolationError
+from mien.errors import CohortError, CorruptDataError, NotFoundError, ViolationError
 from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import PATHS
@@ -23,6 +23,7 @@ from mien.secagg.groups import MIN_ROBUST_GROUPS, combine
 from mien.secagg.keys import VerifyLeaf
 from mien.secagg.masks import Words
 from mien.secagg.noise import clip_after, noise_allowance, noised
+from mien.secagg.server import ServerStage
 from mien.secagg.vector import ContributionMap
 from mien.shell.keys import secret_bytes
 
@@ -52,6 +53,11 @@ class _Group:
         self.members = members
         self.server = ServerRound(config, verify=verify, threads=threads)
         self.messages: Mapping[DeviceId, bytes] = dict.fromkeys(members, self.server.invite)
+
+    @property
+    def uploaded(self) -> frozenset[DeviceId]:
+        """The devices whose vectors are in the sum."""
+        return frozenset(DeviceId(device.hex()) for device in self.server.reported(ServerStage.UPLOAD))
 
     def accept(self, step: StepRecord, payload: bytes | Elsewhere) -> None:
         server = self.server
@@ -96,6 +102,8 @@ class MaskedRound:
     ) -> None:
         self.config = config
         self.stage = Stage.KEYS
+        self.spoiled, self.sound = list[frozenset[DeviceId]](), frozenset[DeviceId]()
+        """Devices of each opened sum that did not hold, and those of all sums that did."""
         self._opened: MaskedTotal | None = None
         self._plan, self._map = plan, ContributionMap(plan.contribution)
         self._groups = [_Group(config, members, verify, threads) for members in groups]
@@ -143,11 +151,14 @@ class MaskedRound:
                 failure = error
                 lost |= group.members
                 self._groups.remove(group)
-        fewest = 1 if self._plan.task.privacy.group_mean == "mean" else MIN_ROBUST_GROUPS
-        if failure is not None and len(self._groups) < fewest:
+        if failure is not None and len(self._groups) < self._fewest_groups:
             raise failure
         self.stage = self._path[self._path.index(stage) + 1]
         return lost
+
+    @property
+    def _fewest_groups(self) -> int:
+        return 1 if self._plan.task.privacy.group_mean == "mean" else MIN_ROBUST_GROUPS
 
     @property
     def elsewhere(self) -> tuple[frozenset[DeviceId], ...]:
@@ -179,8 +190,9 @@ class MaskedRound:
     def open(self) -> MaskedTotal:
         """Return the sums with the noise that the task promises, combined as it says; the same result every time.
 
-        A sum with fresh noise each time would tell more than was promised. Raises CohortError where secrets lack
-        shares, CorruptDataError where a sum does not pass its checks.
+        A sum with fresh noise each time would tell more than was promised. A group's sum that does not pass its checks
+        is left out as long as enough others do. Raises CohortError where secrets lack shares, CorruptDataError where
+        too few sums pass.
         """
         if self._opened is None:
             self._opened = self._open()
@@ -189,14 +201,23 @@ class MaskedRound:
     def _open(self) -> MaskedTotal:
         began, privacy = time.perf_counter(), self._plan.task.privacy
         totals, suspects, shares, unclipped = list[Total](), list[Suspect](), list[float](), 0
+        failure, self.spoiled, self.sound = None, [], frozenset()
         for group in self._groups:
-            opening = group.server.open(noise_allowance(self.config, privacy.dp))
+            try:
+                opening = group.server.open(noise_allowance(self.config, privacy.dp))
+                sum_ = noised(opening.sum, self.config, privacy.dp, secret_bytes)
+            except CorruptDataError as error:
+                failure = error
+                self.spoiled.append(group.uploaded)
+                continue
+            self.sound |= group.uploaded
             unclipped += opening.sum.num_unclipped
             suspects += opening.suspects
-            sum_ = noised(opening.sum, self.config, privacy.dp, secret_bytes)
             totals.append(self._map.total(sum_.opened))
             if sum_.unclipped_share is not None:
                 shares.append(sum_.unclipped_share)
+        if failure is not None and len(totals) < self._fewest_groups:
+            raise failure
         total = combine(totals, privacy.group_mean)
         return MaskedTotal(
             total=total,

@@ -21,14 +21,15 @@ from coordinator.rounds.ledger_io import TaskLedger
 from coordinator.rounds.pulse import Pulse
 from coordinator.store import audit
 from mien.contribution import Arrays
-from mien.errors import LateError, MienError
+from mien.errors import BudgetExceededError, LateError, MienError
 from mien.methods.base import CANDIDATES, Property, shared_words
-from mien.protocol.ids import DeviceId
+from mien.protocol.ids import DeviceId, RoundId
 from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import CandidateRecord, CandidateState, RoundChange, TaskRecord, TaskState
+from mien.rounds.spoilers import Search
 from mien.rounds.verdicts import Verdict
 from mien.secagg.keys import VerifyLeaf
 from mien.shell.clock import Clock
@@ -80,7 +81,8 @@ class Side:
 class Task(CohortRules):
     """One task as its cohorts see it. Whoever holds `turn` may change the record, and nobody else.
 
-    `unable` are devices that called and cannot train its model, `unwilling` those whose owner wants larger sums.
+    `unable` are devices that called and cannot train its model, `unwilling` those whose owner wants larger sums,
+    `known` those that offered to take part, since an attempt was last aborted for another reason than a spoiled sum.
     """
 
     def __init__(
@@ -104,6 +106,10 @@ class Task(CohortRules):
         count = 1 if plan.task.asynchronous is None else plan.task.asynchronous.max_concurrency
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
         self.unable, self.unwilling = set[DeviceId](), set[DeviceId]()
+        self.known = set[DeviceId]()
+        self._spent = record.model_id, set[DeviceId]()
+        self._search = Search()
+        self._search_before = RoundId(0), self._search
         self._changed = Pulse()
         self._awaits_verdict = False
 
@@ -123,6 +129,7 @@ class Task(CohortRules):
         """Go on where the last run of this program stopped, with every cohort; to be called before `run`."""
         thread, store, task_id = self.stores.thread, self.stores.store, self.record.task_id
         last = await thread.run(store.last_round, task_id)
+        self._search = Search(found=await thread.run(store.left_out, task_id))
         if last is not None:
             self.newest = last.round, last.attempt
         if self.is_asynchronous:
@@ -166,6 +173,25 @@ class Task(CohortRules):
             devices.add(device_id)
         if len(devices) != before:
             self.on_change(False)
+
+    # Whom not to ask
+
+    def kept_out(self, side: Side) -> frozenset[DeviceId]:
+        """Return the devices to leave out of the next attempt.
+
+        Who was found to spoil sums, half of those that may have, and who had enough sums over this model already.
+        """
+        model_id, spent = self._spent
+        return self._search.left_out(len(self.known), side.plan.task.cohort.num_selected) | (
+            frozenset(spent) if model_id == self.record.model_id else frozenset()
+        )
+
+    def note_left(self, device_id: DeviceId, error_code: str) -> None:
+        """Note a device that left because its own count of sums lets it into no more over this model."""
+        if error_code == BudgetExceededError.code:
+            if self._spent[0] != self.record.model_id:
+                self._spent = self.record.model_id, set()
+            self._spent[1].add(device_id)
 
     # What is said to it, which its first cohort carries out in turn with all else
 
@@ -224,7 +250,7 @@ class Task(CohortRules):
 
     def closing(self, attempt: Attempt, change: RoundChange, closed: Closed | Offered) -> RoundChange:
         """Return a change that closes an attempt, with what that makes of the task and its model."""
-        change = replace(change, metrics=closed.metrics)
+        change = self._searched(attempt, replace(change, metrics=closed.metrics))
         if isinstance(closed, Offered):
             return replace(change, task=self._after_offer(closed))
         task, candidate = self._after_round(attempt, closed)
@@ -259,12 +285,40 @@ class Task(CohortRules):
             return self.record
         return replace(self.record, aborted_in_a_row=0, candidates_sha256=offered.candidates_sha256)
 
-    def after_abort(self, attempt: Attempt, reason: str) -> TaskRecord:
-        """Return the task after an attempt that was aborted."""
+    def aborting(self, attempt: Attempt, change: RoundChange, reason: str) -> RoundChange:
+        """Return a change that aborts an attempt, with what that makes of the task.
+
+        One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause.
+        """
+        before = self._search
+        change = self._searched(attempt, change)
         was_opened = attempt.state.stage is Stage.CLOSING
         is_last = was_opened and Property.DETERMINISTIC in attempt.plan.method.properties
+        if self._search != before and not is_last:
+            return replace(change, task=self.record)
+        if self._search == before:
+            self.known.clear()  # nobody is left out where there may be too few
         most = 1 if is_last else self.settings.max_aborted
-        return verdicts.after_abort(self.record, reason, role=attempt.record.role, max_aborted=most)
+        task = verdicts.after_abort(self.record, reason, role=attempt.record.role, max_aborted=most)
+        return replace(change, task=task)
+
+    def _searched(self, attempt: Attempt, change: RoundChange) -> RoundChange:
+        """Go on with the search for who spoils sums, by an attempt's sums; return its change with who was found.
+
+        The same attempt again, whose commit the disk refused, goes on from where the search was before it.
+        """
+        masked, record = attempt.masked, attempt.record
+        if masked is None or attempt.state.stage is not Stage.CLOSING:
+            return change
+        if self._search_before[0] != record.id:
+            self._search_before = record.id, self._search
+        before = self._search_before[1]
+        self._search = before.after(masked.spoiled, masked.sound)
+        found = self._search.found - before.found
+        if masked.spoiled:
+            where = {"task": self.record.name, "round": record.round, "attempt": record.attempt}
+            _LOG.warning("spoiled sum", **where, suspects=len(self._search.suspects), found=sorted(found))
+        return replace(change, left_out=found)
 
     # Turns of steps that follow each other
 

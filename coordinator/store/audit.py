@@ -24,6 +24,8 @@ from mien.shell.clock import Clock
 
 COORDINATOR: Final = "system:coordinator"
 REGISTRAR: Final = "system:registrar"
+LEFT_OUT: Final = "task.left_out"
+"""Action: a device was found to spoil a task's sums, and is not asked any more."""
 
 _ONLY_ROW: Final = 1
 _AT_ONCE: Final = 1000

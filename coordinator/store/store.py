@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -266,6 +267,9 @@ class Store(RollOutStore):
             if after.stage is not before.stage:
                 self._log(db, audit.COORDINATOR, f"round.{after.stage}", subject, _round_detail(after, change))
             round_log.append(db, now_ms, change.logged)
+            for device_id in sorted(change.left_out):
+                detail = {"device": device_id, "round": after.round, "attempt": after.attempt}
+                self._log(db, audit.COORDINATOR, audit.LEFT_OUT, after.task_id, detail)
             _keep_steps(db, before.id, change.messages)
             if (ledgered := change.sum_opening) is not None:
                 event = account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
@@ -458,6 +462,14 @@ class Store(RollOutStore):
         """Return the result of a function of `coordinator.store.round_log`, in one transaction."""
         with self._transaction() as db:
             return call(db)
+
+    def left_out(self, task_id: TaskId) -> frozenset[DeviceId]:
+        """Return the devices that were found to spoil a task's sums, as the audit log has them."""
+        with self._transaction() as db:
+            entries = AUDIT.read(db, subject=task_id)
+        return frozenset(
+            DeviceId(json.loads(entry.detail_json)["device"]) for entry in entries if entry.action == audit.LEFT_OUT
+        )
 
     def events(self, subject: str) -> list[tuple[int, str, str]]:
         """Return (time in ms, actor, action) of what happened to one subject, in order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Final
 
 import numpy as np
 
@@ -19,9 +20,29 @@ from mien.protocol.replies import longest_reply
 from mien.protocol.rounds import BlobId
 from mien.records import from_mapping
 from mien.secagg import RoundConfig
+from mien.secagg.groups import MIN_ROBUST_GROUPS
 from mien.secagg.noise import require_enforced
 from mien.secagg.planner import RoundIds, plan_round
 from mien.specs import ModelSpec, TaskSpec
+
+MEDIAN_GROUPS: Final = MIN_ROBUST_GROUPS
+MEDIAN_SUM: Final = 64
+"""Fewest devices of a sum that is made smaller unasked: over fewer, a sum tells who is in it (docs/leakage.md)."""
+
+
+def with_median(task: TaskSpec, method: Method) -> TaskSpec:
+    """Return the task dealt into groups with a median where that costs little, so that one liar carries no sum away.
+
+    For methods that send an update alone, whose elements have a middle; and for cohorts so large that each group's
+    sum still hides its devices. Noise would be needed for each group, and validators' scores have no groups.
+    """
+    privacy, least = task.privacy, max(MEDIAN_SUM, task.privacy.min_cohort)
+    is_plain_update = Property.SUM_ONLY in method.properties and Property.REVEALS not in method.properties
+    is_plain_update = is_plain_update and not method.requirements(task).validators
+    is_dealt = is_plain_update and privacy.is_masked and not privacy.dp.is_on
+    if not is_dealt or task.cohort.min_reports < MEDIAN_GROUPS * least:
+        return task
+    return replace(task, privacy=replace(privacy, groups=MEDIAN_GROUPS, group_mean="median"))
 
 
 @dataclass(frozen=True)

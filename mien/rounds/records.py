@@ -257,7 +257,8 @@ class RoundChange:
     privacy ledger before anybody can open the sum; `next_clip` is what an adaptive clip becomes. `task` is the task as
     it is afterwards, `model` what the round made: both only where the transition changes them. `candidate` is the model
     as the gates see it, where it is due to be one. `evaluations` are what the round measured of models, `logged` what
-    the public log is to hold of the round.
+    the public log is to hold of the round. `left_out` are devices that were found to spoil sums and are not asked any
+    more.
     """
 
     record: RoundRecord
@@ -274,3 +275,4 @@ class RoundChange:
     metrics: Mapping[str, float] = field(default_factory=dict)
     evaluations: tuple[EvaluationRecord, ...] = field(default=(), repr=False)
     logged: tuple[LogEntry, ...] = ()
+    left_out: frozenset[DeviceId] = frozenset()

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.rounds.masked import MaskedRound
 from mien.contribution import Total
-from mien.errors import CohortError, NotFoundError, ReplayError, ViolationError
+from mien.errors import CohortError, CorruptDataError, NotFoundError, ReplayError, ViolationError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.protocol.canonical import model_to_json
 from mien.protocol.rounds import Stage
@@ -256,3 +256,38 @@ def test_a_group_that_is_too_small_is_left_out() -> None:
     story.run(*ALL[1:])
     expected = story.expected(story.groups[0] | story.groups[2])
     assert_is_sum(story.masked.open().total, expected, 8, expected[1], expected[1] * 2.0**-8)
+
+
+def spoil(story: Story, name: str) -> None:
+    """Have a device add another mask than its neighbours hold shares of: its vector is noise in whichever sum it is."""
+    state: Any = story.devices[name]._state
+    state.b[0] ^= 1
+
+
+@pytest.mark.parametrize("mean", ["mean", "trimmed_mean", "median"])
+def test_a_groups_spoiled_sum_is_left_out_where_enough_others_hold(mean: str) -> None:
+    story = Story(12, groups=4, group_mean=mean)
+    story.run(Stage.KEYS, Stage.SHARES)
+    bad = sorted(story.devices)[5]
+    spoil(story, bad)
+    story.run(Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+    opened = story.masked.open()
+    group = next(each for each in story.groups if bad in each)
+    assert (story.masked.spoiled, story.masked.sound) == ([group], frozenset(story.devices) - group)
+    assert (opened.num_groups, opened.total.num_reports) == (3, 9)
+    again = story.replayed(Stage.CLOSING)
+    again.open()
+    assert (again.spoiled, again.sound) == (story.masked.spoiled, story.masked.sound)
+
+
+@pytest.mark.parametrize(("n", "privacy"), [(6, {}), (9, {"groups": 3, "group_mean": "median"})])
+def test_where_too_few_sums_hold_the_attempt_fails_and_says_whose_sum_it_was(n: int, privacy: dict[str, Any]) -> None:
+    story = Story(n, **privacy)
+    story.run(Stage.KEYS, Stage.SHARES)
+    spoil(story, sorted(story.devices)[0])
+    story.run(Stage.UPLOAD, Stage.CONSISTENCY, Stage.UNMASK)
+    with pytest.raises(CorruptDataError, match="checksum"):
+        story.masked.open()
+    (spoiled,) = story.masked.spoiled
+    assert sorted(story.devices)[0] in spoiled
+    assert spoiled | story.masked.sound == frozenset(story.devices)

@@ -9,8 +9,9 @@ import pytest
 
 from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
+from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
-from mien.rounds.plan import check_reply, plan_task
+from mien.rounds.plan import check_reply, plan_task, with_median
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
 from tests.tiny import SHARD
 
@@ -74,3 +75,29 @@ def test_a_method_that_tells_one_device_what_others_are_not_told_is_refused() ->
     partial = replace(plan.method, reply=lambda _state, _device: {"mine": np.zeros(1, np.float32)})
     with pytest.raises(ConfigError, match=r"tells devices mine, which is neither in .* shared_reply nor a lane"):
         check_reply(replace(plan, method=partial))
+
+
+LARGE = {"size": 240, "min_reports": 192}
+NOISE = {"mechanism": "skellam", "noise_multiplier": 2.0, "epsilon": 8.0, "delta": 1e-5, "max_participations": 1}
+
+
+def test_a_cohort_that_is_large_enough_is_dealt_into_groups_with_a_median() -> None:
+    dealt = with_median(task(method="fedavg", cohort=LARGE), METHODS["fedavg"])
+    assert (dealt.privacy.groups, dealt.privacy.group_mean) == (3, "median")
+    assert plan_task(dealt, SPEC_JSON, public_shard=None).task == dealt
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"method": "fedavg", "cohort": {**LARGE, "min_reports": 191}},
+        {"method": "fedavg", "cohort": LARGE, "privacy": {"min_cohort": 65}},
+        {"method": "fedavg", "cohort": LARGE, "privacy": {"secure_aggregation": "off"}},
+        {"method": "fedavg", "cohort": LARGE, "trainable": ["tail.*"], "privacy": {"max_weight": 1, "dp": NOISE}},
+        {"method": "statistics", "cohort": LARGE},
+        {"method": "fedgc", "cohort": LARGE},
+    ],
+)
+def test_no_cohort_is_dealt_where_sums_would_tell_more_or_have_no_middle(fields: dict[str, object]) -> None:
+    spec = from_mapping(TaskSpec, {"name": "t", **fields})
+    assert with_median(spec, METHODS[spec.method]) == spec
