@@ -62,7 +62,7 @@ def main(home: Path, plan: list[tuple[int, str]]) -> None:
                 client,
                 device.gallery,
                 device.models,
-                Agreement(min_cohort=3, person=person),
+                Agreement(min_cohort=3, person=person, max_sums_per_model=9),  # several tasks begin with one model
                 StatedConditions(),
                 lambda model: load_runtime(model.spec, model.layout),
                 device.attempts,
