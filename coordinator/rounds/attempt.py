@@ -13,6 +13,7 @@ from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import (
     COUNTED,
     MASKED,
+    SUM_IS_OPEN,
     Dropped,
     Event,
     RoundRules,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from coordinator.rounds.task import Side
     from mien.contribution import Arrays
 
-_SUM_IS_OPEN: Final = (Stage.UNMASK, Stage.CLOSING, Stage.CLOSED)
 _MAY_TRAIN: Final = (Stage.TRAINING, Stage.KEYS, Stage.UPLOAD)
 """Stages at which a device that has sent no vector may still do its part."""
 
@@ -196,7 +196,7 @@ class Attempt:
 
     def sum_opening(self, state: RoundState) -> SumOpening | None:
         """Return the ledger's entry on a transition to `state` after which the coordinator can open a sum."""
-        if self.state.stage in _SUM_IS_OPEN or state.stage not in _SUM_IS_OPEN:
+        if self.state.stage in SUM_IS_OPEN or state.stage not in SUM_IS_OPEN:
             return None
         record, config = self.record, None if self.masked is None else self.masked.config
         return self._side.ledger.opening(record.round, record.attempt, config, state.devices(*COUNTED))

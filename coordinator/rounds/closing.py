@@ -84,7 +84,7 @@ class Stores:
 
 @dataclass(frozen=True)
 class Closed:
-    """The result of closing, its blobs on stable storage already."""
+    """The result of closing, its blobs on stable storage already; `model` is the task's own where none was made."""
 
     state: ServerState = field(repr=False)
     metrics: Mapping[str, float]
@@ -275,7 +275,7 @@ class Closer:
         else:
             result = take_step(self._plan, server, total, summed.revealed, max_step_ratio=ratio)
         told = {} if self._plan.task.privacy.dp.is_on else result.metrics
-        return replace(result, metrics={**told, **metrics})
+        return replace(result, metrics={**told, **metrics, **result.state.figures})
 
     async def _keep(
         self, task: TaskRecord, record: RoundRecord, result: ClosedRound, next_clip: float | None
@@ -284,11 +284,25 @@ class Closer:
         state, states = result.state, self._stores.states
         if result.measured is not None:
             return await self._keep_measured(task, record, result)
-        theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
-        changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
         # In asynchronous mode the step was taken on a newer model than that of the cohort.
         parent = await self._stores.thread.run(self._stores.store.model, task.model_id)
-        model = ModelRecord(
+        model = parent if state.lacks else await self._keep_model(task, result, parent)
+        arrays_sha256 = await in_thread(self._put, states.put_arrays, state.arrays)
+        try:
+            revealed_sha256 = await in_thread(self._put, states.put_revealed, task.task_id, state.revealed)
+        except MienError:
+            self._let_go({arrays_sha256: 1} if arrays_sha256 else {})  # the whole step is taken again
+            raise
+        closed = Closed(state, result.metrics, model, arrays_sha256, revealed_sha256, next_clip)
+        self._pending.append(closed)
+        return closed
+
+    async def _keep_model(self, task: TaskRecord, result: ClosedRound, parent: ModelRecord) -> ModelRecord:
+        """Lay down the blobs of a round's model."""
+        state = result.state
+        theta = await in_thread(self._stores.models.put, state.theta.astype("<f4").tobytes())
+        changes = await in_thread(self._stores.models.put, self._changed_tensors(state.theta))
+        return ModelRecord(
             model_id=result.model_id,
             spec_json=result.spec_json,
             layout_sha256=self._plan.layout.sha256,
@@ -301,15 +315,6 @@ class Closer:
             task_id=task.task_id,
             round=RoundNumber(state.rounds),
         )
-        arrays_sha256 = await in_thread(self._put, states.put_arrays, state.arrays)
-        try:
-            revealed_sha256 = await in_thread(self._put, states.put_revealed, task.task_id, state.revealed)
-        except MienError:
-            self._let_go({arrays_sha256: 1} if arrays_sha256 else {})  # the whole step is taken again
-            raise
-        closed = Closed(state, result.metrics, model, arrays_sha256, revealed_sha256, next_clip)
-        self._pending.append(closed)
-        return closed
 
     def _put(self, put: Callable[P, str | None], *args: P.args, **kwargs: P.kwargs) -> str | None:
         """Lay server state down, which is held until its step is committed or dropped."""
@@ -342,7 +347,8 @@ class Closer:
         self._settle(closed)
         if isinstance(closed, Offered):
             return
-        self._state, self._candidates = closed.state, None
+        # Where cohorts add up the next one is of the task's own model, which is read again.
+        self._state, self._candidates = None if self._plan.method.adds_up else closed.state, None
         await self.forget_unneeded()
         store = self._stores.store
         gone = await self._stores.thread.run(store.forget_round_models, self._task_id, self._keep_round_models)

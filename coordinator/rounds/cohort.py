@@ -297,16 +297,22 @@ class Cohort:
         attempt = self.under_way or await self._open(wanted)
         if attempt is None:
             return
-        events = [m.event for m in wanted]
-        device_ids = frozenset[DeviceId]().union(*(e.device_ids for e in events if isinstance(e, CheckedIn)))
-        idle = frozenset(each for each in device_ids - attempt.barred if not self.task.is_busy(each, self))
+        idle = frozenset(each for each in _devices_of(wanted) - attempt.barred if not self.task.is_busy(each, self))
         await self._apply([_Message(CheckedIn(idle))], answers=wanted)
 
     async def _open(self, messages: Sequence[_Message]) -> Attempt | None:
-        """Return a new attempt; None, with the messages answered, where the ledger or the disk refuses it."""
+        """Return a new attempt; None, with the messages answered, where the ledger or the disk refuses it.
+
+        None is opened for devices that are counted already: a task whose sums add up waits for others.
+        """
         (number, attempt), side, task = self.task.next_attempt(), self.side, self.task.record
         deadline = self._clock.now() + side.plan.task.deadlines.selecting_s
+        callers = _devices_of(messages)
         try:
+            if callers and callers == await side.ledger.counted(callers, number):
+                for message in messages:
+                    message.resolve()
+                return None
             barred = await side.ledger.ask(number, attempt, task.model_id) | self.task.kept_out(side)
             opened = await self._stores.thread.settle(
                 self._stores.store.open_attempt,
@@ -521,6 +527,12 @@ class Cohort:
         if not ended.cancelled() and (error := ended.exception()) is not None:
             _LOG.error("closing failed", task=self.task.record.name, exc_info=error)
             self.tell(SumFailed(f"internal error while closing: {type(error).__name__}; see the log"))
+
+
+def _devices_of(messages: Sequence[_Message]) -> frozenset[DeviceId]:
+    """Return the devices that check in."""
+    events = (message.event for message in messages)
+    return frozenset[DeviceId]().union(*(event.device_ids for event in events if isinstance(event, CheckedIn)))
 
 
 def _noted(change: RoundChange, message: _Message) -> RoundChange:

@@ -42,9 +42,19 @@ class TaskLedger:
 
         def asked(db: sa.Connection) -> frozenset[DeviceId]:
             account.before_attempt(db, PopulationId(task.population), coming)
-            return account.barred(db, self._task_id, task.privacy.dp, number)
+            return account.barred(db, self._task_id, task.privacy.dp, number, counts_once=self._plan.method.adds_up)
 
         return await self._thread.run(self._store.privacy, asked)
+
+    async def counted(self, device_ids: frozenset[DeviceId], number: RoundNumber) -> frozenset[DeviceId]:
+        """Return which of these devices are counted already; none where a device may be in several sums of the task."""
+        dp, once = self._plan.task.privacy.dp, self._plan.method.adds_up
+        if not once:
+            return frozenset()
+        return await self._thread.run(
+            self._store.privacy,
+            lambda db: account.barred(db, self._task_id, dp, number, among=device_ids, counts_once=once),
+        )
 
     async def terms(self, number: RoundNumber, attempt: AttemptNumber, model_id: ModelId) -> RoundConfig | None:
         """Return what the devices of an attempt agree on, None for plain sums; earlier rounds may have left a clip."""
@@ -67,4 +77,4 @@ class TaskLedger:
         """Return the entry of a sum that can be opened from now on, to be committed with what makes it so."""
         task = self._plan.task
         told = opening(task, self._task_id, number, attempt, config, len(device_ids))
-        return SumOpening(PopulationId(task.population), told, tuple(device_ids))
+        return SumOpening(PopulationId(task.population), told, tuple(device_ids), counts_once=self._plan.method.adds_up)

@@ -265,7 +265,11 @@ class Task(CohortRules):
 
     def _after_round(self, attempt: Attempt, closed: Closed) -> tuple[TaskRecord, CandidateRecord | None]:
         """Return the task after a round, and the round's model as a candidate where it is due to be one."""
-        task = replace(self.record, rounds_closed=self.record.rounds_closed + 1, model_id=closed.model.model_id)
+        adds_up, lacks = self.plan.method.adds_up, closed.state.lacks
+        rounds_closed = self.record.rounds_closed + 1
+        stays = adds_up and rounds_closed < self.plan.task.rounds
+        model_id = self.record.model_id if stays else closed.model.model_id
+        task = replace(self.record, rounds_closed=rounds_closed, model_id=model_id)
         if task.state.is_over:  # cancelled while the sum was being taken: the model counts, the state does not
             return task, None
         task = replace(
@@ -274,10 +278,11 @@ class Task(CohortRules):
             arrays_sha256=closed.arrays_sha256,
             revealed_sha256=closed.revealed_sha256,
             candidates_sha256=None,
+            reason=lacks if adds_up else task.reason,
         )
         spec, now_ms = attempt.plan.task, self.clock.now_ms()
         candidate = verdicts.offered(spec, task, closed.model, has_gates=self.settings.has_gates, now_ms=now_ms)
-        return verdicts.after_round(spec, task, candidate, now_ms), candidate
+        return verdicts.after_round(spec, task, candidate, now_ms, lacks), candidate
 
     def _after_offer(self, offered: Offered) -> TaskRecord:
         """Return the task in the middle of a round: its trainers' part is over, validators are due."""
@@ -288,8 +293,11 @@ class Task(CohortRules):
     def aborting(self, attempt: Attempt, change: RoundChange, reason: str) -> RoundChange:
         """Return a change that aborts an attempt, with what that makes of the task.
 
-        One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause.
+        One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause; nor does one of
+        sums that add up which only waited for more devices.
         """
+        if self.plan.method.adds_up and attempt.state.stage is Stage.SELECTING:
+            return replace(change, task=self.record)
         before = self._search
         change = self._searched(attempt, change)
         was_opened = attempt.state.stage is Stage.CLOSING

@@ -8,15 +8,19 @@ stops every round of its population.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 import sqlalchemy as sa
 
-from coordinator.store.tables import PRIVACY_CLIPS, PRIVACY_EVENTS, PRIVACY_PARTICIPATIONS, ROUNDS, TASKS
+from coordinator.store.tables import PARTICIPANTS, PRIVACY_CLIPS, PRIVACY_EVENTS, PRIVACY_PARTICIPATIONS, ROUNDS, TASKS
 from mien.dp.ledger import Event, Ledger, Opening, may_take_part
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.protocol.ids import DeviceId, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import Stage
 from mien.specs import DpSpec, TaskSpec
+
+_FEW: Final = 400
+"""Devices that one statement names; of more the whole task's are read."""
 
 
 def load(db: sa.Connection, population: PopulationId) -> Ledger:
@@ -82,7 +86,12 @@ def _checked(db: sa.Connection, ledger: Ledger, opening: Opening) -> Event:
 
 
 def record_opening(
-    db: sa.Connection, population: PopulationId, opening: Opening, device_ids: Collection[DeviceId]
+    db: sa.Connection,
+    population: PopulationId,
+    opening: Opening,
+    device_ids: Collection[DeviceId],
+    *,
+    counts_once: bool = False,
 ) -> Event:
     """Return the event of a sum that will be opened once the caller's transaction is committed.
 
@@ -97,12 +106,14 @@ def record_opening(
         if (there.config_sha256, there.num_survivors) != (opening.config_sha256, opening.num_survivors):
             raise ReplayError("this attempt is in the privacy ledger with another sum; begin a new attempt")
         return there
-    capped = barred(db, opening.task_id, opening.dp, opening.round, among=device_ids)
+    capped = barred(db, opening.task_id, opening.dp, opening.round, among=device_ids, counts_once=counts_once)
     if capped:
-        raise BudgetExceededError(
-            f"{len(capped)} devices of this sum took part as often as privacy.dp.max_participations and min_separation "
-            "permit; the attempt is aborted"
+        most = (
+            "once, as its sums add up"
+            if counts_once
+            else ("as often as privacy.dp.max_participations and min_separation permit")
         )
+        raise BudgetExceededError(f"{len(capped)} devices of this sum took part {most}; the attempt is aborted")
     event = _checked(db, ledger, opening)
     values = {name: getattr(event, name) for name in ("position", "task_id", "round", "attempt", "sha256")}
     db.execute(sa.insert(PRIVACY_EVENTS).values(population=population, event_json=event.to_json(), **values))
@@ -110,7 +121,7 @@ def record_opening(
         {"task_id": event.task_id, "device_id": device_id, "round": event.round, "attempt": event.attempt}
         for device_id in sorted(device_ids)
     ]
-    if rows and opening.dp.is_on:
+    if rows and (opening.dp.is_on or counts_once):
         db.execute(sa.insert(PRIVACY_PARTICIPATIONS), rows)
     return event
 
@@ -119,12 +130,30 @@ def record_opening(
 
 
 def barred(
-    db: sa.Connection, task_id: TaskId, dp: DpSpec, round_: RoundNumber, *, among: Collection[DeviceId] | None = None
+    db: sa.Connection,
+    task_id: TaskId,
+    dp: DpSpec,
+    round_: RoundNumber,
+    *,
+    among: Collection[DeviceId] | None = None,
+    counts_once: bool = False,
 ) -> frozenset[DeviceId]:
-    """Return the devices that a task's caps keep out of round `round_`, of `among` or of all: one query for a round."""
-    if not dp.is_on:
+    """Return the devices that a task's caps keep out of round `round_`, of `among` or of all: one query for a round.
+
+    Where a device counts once, whoever is in an opened sum is kept out, and whoever said that it is: its own log
+    outlives a coordinator that was restored from a backup.
+    """
+    if not (dp.is_on or counts_once):
         return frozenset()
     taken, rounds = PRIVACY_PARTICIPATIONS.c, dict[DeviceId, list[RoundNumber]]()
+    if counts_once:
+        said = sa.select(PARTICIPANTS.c.device_id).join(ROUNDS, ROUNDS.c.id == PARTICIPANTS.c.round_id)
+        told = said.where(ROUNDS.c.task_id == task_id, PARTICIPANTS.c.error_code == BudgetExceededError.code)
+        in_sums = sa.select(taken.device_id).where(taken.task_id == task_id)
+        if among is not None and len(among) <= _FEW:
+            told, in_sums = told.where(PARTICIPANTS.c.device_id.in_(among)), in_sums.where(taken.device_id.in_(among))
+        counted = {DeviceId(device_id) for device_id in db.scalars(sa.union(in_sums, told))}
+        return frozenset(counted if among is None else counted.intersection(among))
     for device_id, past in db.execute(sa.select(taken.device_id, taken.round).where(taken.task_id == task_id)):
         rounds.setdefault(DeviceId(device_id), []).append(RoundNumber(past))
     return frozenset(

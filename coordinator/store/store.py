@@ -272,7 +272,13 @@ class Store(RollOutStore):
                 self._log(db, audit.COORDINATOR, audit.LEFT_OUT, after.task_id, detail)
             _keep_steps(db, before.id, change.messages)
             if (ledgered := change.sum_opening) is not None:
-                event = account.record_opening(db, ledgered.population, ledgered.opening, ledgered.device_ids)
+                event = account.record_opening(
+                    db,
+                    ledgered.population,
+                    ledgered.opening,
+                    ledgered.device_ids,
+                    counts_once=ledgered.counts_once,
+                )
                 entered = {"population": event.population, "event": event.position, "event_sha256": event.sha256}
                 self._log(db, audit.COORDINATOR, "ledger.opening", subject, entered)
             if change.next_clip is not None:

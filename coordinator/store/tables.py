@@ -349,7 +349,7 @@ class _PrivacyParticipationColumns(TypedColumns):
 
 
 PRIVACY_PARTICIPATIONS: Final = Table("privacy_participations", METADATA, _PrivacyParticipationColumns)
-"""Devices in each opened sum."""
+"""Devices in each opened sum, of tasks with differential privacy and of those in which a device counts once."""
 
 
 class _PrivacyClipColumns(TypedColumns):

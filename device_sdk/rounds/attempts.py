@@ -22,12 +22,13 @@ from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.dp.ledger import Participation, check_device, may_take_part
 from mien.errors import BudgetExceededError, ReplayError
+from mien.methods import find_method
 from mien.protocol.ids import PopulationId, RoundNumber
 from mien.secagg import AttemptId, Mechanism, RoundConfig
 from mien.secagg.config import CONFIG_BYTES
 from mien.secagg.noise import release
 from mien.shell.clock import Clock, WallClock
-from mien.specs import DpSpec
+from mien.specs import DpSpec, TaskSpec
 
 KIND: Final = VaultKind(
     label="attempts",
@@ -141,7 +142,7 @@ class Progress(IntEnum):
     UNMASKED = 2
 
 
-def promised(dp: DpSpec, max_epsilon: float | None, limits: SumLimits = SumLimits()) -> Budget:
+def promised(task: TaskSpec, max_epsilon: float | None, limits: SumLimits = SumLimits()) -> Budget:
     """Return the budget that a task promises this device, and the owner's own limits.
 
     A promised epsilon is over all tasks of the population, and the smallest one holds: the noised sums that this device
@@ -151,7 +152,7 @@ def promised(dp: DpSpec, max_epsilon: float | None, limits: SumLimits = SumLimit
 
     def check(coming: OwnSum, sums: Sequence[OwnSum]) -> None:
         terms, earlier = coming.terms, [sum_.terms for sum_ in sums]
-        check_promise(dp, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
+        check_promise(task, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
         if max_epsilon is not None:
             check_device([_participation(sum_) for sum_ in earlier], _participation(terms), max_epsilon=max_epsilon)
         _check_population(terms, earlier)
@@ -180,8 +181,17 @@ def _check_population(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> Non
             ) from error
 
 
-def check_promise(dp: DpSpec, past_rounds: Sequence[RoundNumber], round_number: RoundNumber) -> None:
-    """Raise BudgetExceededError for a round that would put this device into more sums than the task promises it."""
+def check_promise(task: TaskSpec, past_rounds: Sequence[RoundNumber], round_number: RoundNumber) -> None:
+    """Raise BudgetExceededError for a round that would put this device into more sums than the task promises it.
+
+    Where sums of all rounds add up that is one, whether it was opened or not: others may have opened it.
+    """
+    dp = task.privacy.dp
+    if past_rounds and find_method(task.method).adds_up:
+        raise BudgetExceededError(
+            f"this phone is counted already, in round {past_rounds[0]} of this task, whose sums add up; it stays out "
+            "of this one"
+        )
     if not may_take_part(dp, past_rounds, round_number):
         raise BudgetExceededError(
             f"this phone is in {len(past_rounds)} sums of this task already, which promised it at most "

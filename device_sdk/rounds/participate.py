@@ -331,7 +331,7 @@ class Participant:
         terms = SumTerms(task, plan.model.model_id, plan.model.spec, plan.layout, public_shard=public_shard)
         coming = terms.attempt_id(plan.assignment.round)
         earlier = [sum_.terms.round for sum_ in self.attempts.sums() if sum_.terms.task_id == coming.task_id]
-        check_promise(task.privacy.dp, earlier, coming.round)
+        check_promise(task, earlier, coming.round)
         return terms
 
     def _look_up(self, plan: Plan, told: Arrays) -> Wait | None:
@@ -590,7 +590,7 @@ class Participant:
         return MaskedPart(
             identity=self.client.identity,
             log=self.attempts.under(
-                promised(terms.task.privacy.dp, self.agreement.max_epsilon, self._limits(terms)),
+                promised(terms.task, self.agreement.max_epsilon, self._limits(terms)),
                 bytes.fromhex(terms.pictures) or ANY_PICTURES,
             ),
             min_cohort=self.agreement.min_cohort,

@@ -173,13 +173,20 @@ class ServerState:
     """Server state, carried from round to round.
 
     `theta` is the global model, `arrays` are public by nature (momentum), `revealed` holds what devices showed in
-    clear, per device; it is empty unless the task opted in, and stored encrypted.
+    clear, per device, or by the name `IN_TOTAL` all together; it is stored encrypted. `figures` are numbers that an
+    operator is shown of the round, `lacks` says why there is no model of the state yet: `theta` is as it was.
     """
 
     theta: Vector = field(repr=False)
     arrays: Arrays = field(default_factory=dict, repr=False)
     revealed: Mapping[str, Arrays] = field(default_factory=dict, repr=False)
     rounds: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)
+    lacks: str = ""
+
+
+IN_TOTAL: Final = "total"
+"""Name, in `ServerState.revealed`, of what all devices of a task showed together: no device has it."""
 
 
 def objective_name(objective: str, margin: float = 0.5) -> str:
@@ -223,6 +230,9 @@ class Property(Enum):
     trains, so that any device that has the model can do it, and a round has neither losses nor a lane `delta`.
     DETERMINISTIC: asked again a device sends the same numbers, so that two sums tell what whoever left had sent; once a
     sum was opened and is of no use, the task pauses, and nobody is asked again before an operator has looked.
+    ADDS_UP: rounds are cohorts of one model, the task's first, and their sums add up in the server's state. A device is
+    in one opened sum of a task at most. Each round's model is made of the whole total and no round begins from it; what
+    gates say of it takes nothing back.
     """
 
     SUM_ONLY = "sum_only"
@@ -231,6 +241,7 @@ class Property(Enum):
     UNLABELLED = "unlabelled"
     FORWARD_ONLY = "forward_only"
     DETERMINISTIC = "deterministic"
+    ADDS_UP = "adds_up"
 
 
 @dataclass(frozen=True)
@@ -331,6 +342,11 @@ class Method:
     def trains(self) -> bool:
         """True if rounds change the model; if not, they measure it."""
         return self.measured is None
+
+    @property
+    def adds_up(self) -> bool:
+        """True if sums of all rounds add up, and a device counts once."""
+        return Property.ADDS_UP in self.properties
 
     @property
     def is_minimised(self) -> bool:

@@ -4,6 +4,9 @@ No phone trains. It embeds its pictures, and adds to one sum: how many people it
 themselves, and how the features of one person scatter. From the sum over a cohort the server makes the map A (x - mu)
 that holds people apart and one person's pictures together, in closed form: the parameters of the adapter.
 
+The model is frozen, so sums of any cohorts add up: the rounds of a task are cohorts whose phones count once, and each
+round's map is that of all cohorts so far.
+
     phone   m_i = 1/n_i sum_j x_ij,  W_i = sum_j (x_ij - m_i)(x_ij - m_i)' / (n_i - 1) where n_i > 1
             adds 1, [n_i > 1], 1/n_i, m_i, m_i m_i' and W_i of each person i
     server  mu = sum m_i / N,  W = sum W_i / N_2,  B = (sum m_i m_i' - N mu mu') / (N - 1) - W sum 1/n_i / N
@@ -21,10 +24,11 @@ Suffixes of arrays: N pictures, D features, P = D (D + 1) / 2 packed elements.
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +36,16 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import DeviceInput, DeviceOutput, Method, Property, Requirements, Runtime, ServerState
+from mien.methods.base import (
+    IN_TOTAL,
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Property,
+    Requirements,
+    Runtime,
+    ServerState,
+)
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
 from mien.specs import ServerSpec, TaskSpec, from_mapping
@@ -41,7 +54,6 @@ COUNTS: Final = "people"
 MEAN: Final = "mean"
 SECOND: Final = "second"
 WITHIN: Final = "within"
-NUM_PHONES: Final = "num_phones"
 REVEALS: Final = "class_moment"
 ADAPTER: Final = ("adapter.weight", "adapter.bias")
 
@@ -65,7 +77,7 @@ Form = Literal["centre", "wccn", "lda", "plda"]
 class StatisticsOptions:
     """`form` of the map, the `shrinkage` r of W towards a multiple of I, and the `rank` k of lda.
 
-    The map is made from `min_people` people or more, the whole cohort's, of whom a phone counts up to `max_people`.
+    The map is made from `min_people` people or more, all cohorts', of whom a phone counts up to `max_people`.
     Features are divided by `longest`, and cut to length 1 where they are longer.
     """
 
@@ -107,15 +119,21 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             "method statistics shows the coordinator the sum of people's second moments, which tells whether a known "
             f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
         )
-    if (most := task.cohort.size * options.max_people) < options.min_people:
+    if privacy.dp.is_on and privacy.dp.max_participations != 1:
         raise ConfigError(
-            f"options.min_people is {options.min_people}, and cohort.size {task.cohort.size} times options.max_people "
-            f"{options.max_people} are {most}: every sum would be opened and of no use; ask more phones"
+            f"privacy.dp.max_participations is {privacy.dp.max_participations}; a phone's statistics are in one sum of "
+            "a task: set it to 1"
         )
-    if task.rounds != 1 or task.server != ServerSpec():
+    if (most := task.rounds * task.cohort.size * options.max_people) < options.min_people:
         raise ConfigError(
-            f"rounds is {task.rounds}, server.lr {task.server.lr:g} and server.momentum {task.server.momentum:g}; "
-            "method statistics needs one round, and its map is solved for, not stepped to: set them to 1, 1 and 0"
+            f"options.min_people is {options.min_people}, and rounds {task.rounds} times cohort.size "
+            f"{task.cohort.size} times options.max_people {options.max_people} are {most}: every sum would be opened "
+            "and of no use; ask more phones"
+        )
+    if task.server != ServerSpec():
+        raise ConfigError(
+            f"server.lr is {task.server.lr:g} and server.momentum {task.server.momentum:g}; method statistics solves "
+            "for its map and steps nowhere: set them to 1 and 0"
         )
     least = norm_bound()
     if not privacy.dp.is_on and not (privacy.coordinate_clip >= 1 and privacy.l2_clip >= least):
@@ -218,7 +236,7 @@ def _adapter(weight_DD: Matrix, bias_D: NDArray[np.float64]) -> Vector:
 
 @dataclass(frozen=True)
 class Moments:
-    """A cohort's moments, (D,) and (D, D) in units of `longest`; `num_pairs` people had two pictures or more.
+    """Moments of a total, (D,) and (D, D) in units of `longest`; `num_pairs` people had two pictures or more.
 
     `between` is without what the scatter of few pictures adds to a person's mean.
     """
@@ -231,30 +249,60 @@ class Moments:
 
 
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
-    """Return the state before the round: the model, and nothing summed."""
+    """Return the state before the first cohort: the model, and nothing summed."""
     return ServerState(theta=theta)
 
 
 def server_step(
     task: TaskSpec, part: ParameterPart, state: ServerState, total: Total, revealed: Mapping[str, Arrays]
 ) -> ServerState:
-    """Return the state with the adapter that the sum gives, and the sum.
+    """Return the state with one more cohort in the running total, and the adapter that this gives.
 
-    Raises CorruptDataError for a sum that phones cannot have, ConfigError for one that is too poor for the task's form.
+    A total that is too poor for the task's form is kept, the model stays, and the state says what it `lacks`. Raises
+    CorruptDataError for a sum that phones cannot have, and where the running total is of another model: nothing is
+    added then.
     """
     if total.num_reports == 0:
         raise NonFiniteError("nobody's statistics are in the sum; the round is aborted")
     options, dim = options_of(task), dim_of(part)
     if not task.privacy.dp.is_on:
         check_sums(total, dim)
-    moments = moments_of(total, options, dim)
-    weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
-    sums = {name: total[name].astype(np.float32) for name in (COUNTS, MEAN, SECOND, WITHIN)}
+    model = np.frombuffer(hashlib.sha256(frozen(part, state.theta).tobytes()).digest(), np.uint8)
+    if (before := state.revealed.get(IN_TOTAL)) is not None:
+        total = _running_total(before, total.layout, model).merge(total)
+    theta, lacks = state.theta, ""
+    try:
+        moments = moments_of(total, options, dim)
+        weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
+        theta = part.scatter(theta, _adapter(weight_DD, -weight_DD @ mean_D))
+    except ConfigError as error:
+        lacks = error.message
+    kept: dict[str, NDArray[Any]] = {
+        "sum": total.vector,
+        "num_phones": np.array([total.num_reports], np.int64),
+        "model": model,
+    }
+    people = float(total[COUNTS][0]) * options.max_people
     return ServerState(
-        theta=part.scatter(state.theta, _adapter(weight_DD, -weight_DD @ mean_D)),
-        arrays={**sums, NUM_PHONES: np.array([total.num_reports], np.float32)},
+        theta=theta,
+        revealed={IN_TOTAL: kept},
         rounds=state.rounds + 1,
+        figures={"people_in_total": people, "phones_in_total": float(total.num_reports)},
+        lacks=lacks,
     )
+
+
+def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout, model: NDArray[np.uint8]) -> Total:
+    """Return the total of the cohorts before; raises CorruptDataError for one of another model, or of no cohorts."""
+    vector, num_phones = kept["sum"], int(kept["num_phones"][0])
+    if not np.array_equal(kept["model"], model) or vector.shape != (layout.summed_size,):
+        raise CorruptDataError(
+            "the running total is of another model than this cohort's statistics, and the two do not add up; begin "
+            "another task for this model"
+        )
+    if vector.dtype != np.float64 or not np.isfinite(vector).all() or num_phones < 1:
+        raise CorruptDataError("the running total is damaged; restore it from a backup, or begin another task")
+    return Total(layout, vector, num_phones)
 
 
 def check_sums(total: Total, dim: int) -> None:
@@ -285,22 +333,22 @@ def _impossible(what: str) -> CorruptDataError:
 
 
 def moments_of(total: Total, options: StatisticsOptions, dim: int) -> Moments:
-    """Return the moments in a sum; raises ConfigError where it is of too few people, or has nobody's scatter."""
+    """Return the moments in a total; raises ConfigError where it is of too few people, or has nobody's scatter."""
     people, pairs, inverse = (float(count) * options.max_people for count in total[COUNTS])
     if people < options.min_people - 0.5:
         raise ConfigError(
-            f"the sum is of {people:.0f} people, and options.min_people is {options.min_people}: ask more phones with "
-            "cohort.size and cohort.min_reports"
+            f"the total is of {people:.0f} people, and options.min_people is {options.min_people}: it waits for more "
+            "phones, which rounds and cohort.size allow for"
         )
     if options.form == "lda" and people <= options.rank + 0.5:
         raise ConfigError(
-            f"the sum is of {people:.0f} people, whose means span too little for options.rank {options.rank}: lower "
+            f"the total is of {people:.0f} people, whose means span too little for options.rank {options.rank}: lower "
             "it, or take another options.form"
         )
     if options.form != "centre" and pairs < 1.5:
         raise ConfigError(
-            f"{pairs:.0f} people in the sum had two pictures, and form {options.form} needs the scatter of more: take "
-            'options.form = "centre", or phones with more pictures'
+            f"{pairs:.0f} people in the total had two pictures, and form {options.form} needs the scatter of more: "
+            'take options.form = "centre", or phones with more pictures'
         )
     mean_D = total[MEAN] * options.max_people / people
     second_DD = unpack_symmetric(total[SECOND], dim) * options.max_people
@@ -332,7 +380,7 @@ def solved(moments: Moments, options: StatisticsOptions) -> Matrix:
     length = float(np.linalg.norm(map_DD))
     if not (math.isfinite(length) and length > 0):
         raise ConfigError(
-            "the people in the sum do not differ by more than their own pictures do: no form but wccn and centre can "
+            "the people in the total do not differ by more than their own pictures do: no form but wccn and centre can "
             "be made of it"
         )
     scaled_DD: Matrix = map_DD * (math.sqrt(dim) / length)
@@ -361,6 +409,8 @@ STATISTICS: Final = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    requirements=lambda _task: Requirements(why_synchronous="one sum makes the model, and none is stale"),
-    properties=frozenset({Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY, Property.DETERMINISTIC}),
+    requirements=lambda _task: Requirements(why_synchronous="its sums add up, and none is stale"),
+    properties=frozenset(
+        {Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY, Property.DETERMINISTIC, Property.ADDS_UP},
+    ),
 )

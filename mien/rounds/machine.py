@@ -77,6 +77,9 @@ MASKED_CURIOUS: Final = (Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD,
 PATHS: Final = {"off": PLAIN, "malicious_server": MASKED, "honest_but_curious": MASKED_CURIOUS}
 """The stages that devices go through, by `PrivacySpec.secure_aggregation`."""
 
+SUM_IS_OPEN: Final = (Stage.UNMASK, Stage.CLOSING, Stage.CLOSED)
+"""Stages from the first at which a sum can be opened."""
+
 _WITH_SOFT: Final = (Stage.SELECTING, Stage.TRAINING, Stage.UPLOAD)
 
 STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)

@@ -241,11 +241,15 @@ class DeviceCall(NamedTuple):
 
 @dataclass(frozen=True)
 class SumOpening:
-    """A sum that can be opened from now on, for the privacy ledger of a population; `device_ids` are in it."""
+    """A sum that can be opened from now on, for the privacy ledger of a population; `device_ids` are in it.
+
+    With `counts_once` none of them may be in another sum of the task.
+    """
 
     population: PopulationId
     opening: Opening
     device_ids: tuple[DeviceId, ...]
+    counts_once: bool = False
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
+from mien.methods import find_method
 from mien.protocol.ids import RoundNumber
 from mien.protocol.rounds import Role
 from mien.rounds.records import CandidateRecord, CandidateState, EvaluationRecord, ModelRecord, TaskRecord, TaskState
@@ -45,22 +46,30 @@ def offered(
     if model.task_id != task.task_id or not spec.gates.is_due(task.rounds_closed, spec.rounds):
         return None  # a round that only measured has made no model
     state = CandidateState.WAITING if has_gates else CandidateState.UNCHECKED
+    goes_back = not find_method(spec.method).adds_up
     return CandidateRecord(
         model.model_id,
         task.task_id,
         RoundNumber(task.rounds_closed),
         state,
         now_ms,
-        task.arrays_sha256,
-        task.revealed_sha256,
+        task.arrays_sha256 if goes_back else None,
+        task.revealed_sha256 if goes_back else None,
     )
 
 
-def after_round(spec: TaskSpec, task: TaskRecord, candidate: CandidateRecord | None, now_ms: int) -> TaskRecord:
-    """Return a task after a round that closed: held while the gates judge its model, over after its last round."""
+def after_round(
+    spec: TaskSpec, task: TaskRecord, candidate: CandidateRecord | None, now_ms: int, lacks: str = ""
+) -> TaskRecord:
+    """Return a task after a round that closed: held while the gates judge its model, over after its last round.
+
+    `lacks` says why there is no model of its rounds yet: a task that ends so has failed.
+    """
     if candidate is not None and candidate.state is CandidateState.WAITING:
         return replace(task, state=TaskState.CHECKING) if task.state is TaskState.RUNNING else task
-    return task.ended(TaskState.DONE, "", now_ms) if task.rounds_closed >= spec.rounds else task
+    if task.rounds_closed < spec.rounds:
+        return task
+    return task.ended(TaskState.FAILED if lacks else TaskState.DONE, lacks, now_ms)
 
 
 def after_abort(task: TaskRecord, reason: str, *, role: Role, max_aborted: int) -> TaskRecord:
@@ -101,6 +110,8 @@ def decide(
     failed = replace(offer, state=CandidateState.FAILED, reason=against, decided_ms=now_ms)
     if spec.gates.on_failure == "rollback":
         back, which = _taken_back(task, passed_before)
+        if find_method(spec.method).adds_up and not is_over:  # what is summed is so, and cohorts are of one model
+            back, which = task, "waiting for more phones, whose sums add up"
         reason = f"{name} failed its gates ({against}); went back to {which}"
         state = TaskState.RUNNING if task.state is TaskState.CHECKING else task.state
         after = back.ended(TaskState.DONE, reason, now_ms) if is_over else replace(back, state=state, reason=reason)

@@ -150,11 +150,12 @@ def rounds(
     `run_task`.
     """
     method, engine = find_method(task.method), as_engine(engine)
-    if len(cohort.crops) < task.cohort.min_reports:
-        raise ConfigError(
-            f"there are {len(cohort.crops)} clients and cohort.min_reports is {task.cohort.min_reports}; "
-            "add clients or lower it"
-        )
+    least = task.cohort.min_reports + ((task.rounds - 1) * task.cohort.size if method.adds_up else 0)
+    if len(cohort.crops) < least:
+        why = f"cohort.min_reports is {task.cohort.min_reports}"
+        if method.adds_up and task.rounds > 1:
+            why = f"{task.rounds} cohorts of {task.cohort.size} that do not overlap take {least}"
+        raise ConfigError(f"there are {len(cohort.crops)} clients and {why}; add clients or lower it")
     if method.requirements(task).validators and not cohort.validators:
         raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
     if task.asynchronous is not None:
@@ -173,6 +174,8 @@ def rounds(
             state, cohort = _validated_step(method.validation, task, part, state, total, cohort, engine.runtime, scores)
         else:
             state = method.server_step(task, part, state, total, revealed)
+        if state.lacks and number == task.rounds:
+            raise ConfigError(state.lacks)
         yield Step(state, cohort, _record(number, devices, trained))
 
 
@@ -207,6 +210,10 @@ def _asynchronous_rounds(
 
 def select(task: TaskSpec, devices: Sequence[str], number: int) -> tuple[str, ...]:
     """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name."""
+    if find_method(task.method).adds_up:  # whoever was drawn once is counted
+        first = (number - 1) * task.cohort.size
+        drawn = np.random.default_rng([task.seed, 1]).permutation(len(devices))[first : first + task.cohort.size]
+        return tuple(devices[int(i)] for i in np.sort(drawn))
     rng = np.random.default_rng([task.seed, number])
     size = min(task.cohort.size, len(devices))
     if len(devices) <= PERMUTED_UP_TO:

@@ -15,12 +15,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from mien.errors import MienError
+from mien.methods import find_method
 from mien.protocol.ids import DeviceId, ModelId, PopulationId, RoundId, TaskId
 from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
 from mien.rounds.machine import (
+    COUNTED,
     MASKED,
+    SUM_IS_OPEN,
     Cancelled,
     CheckedIn,
     Dropped,
@@ -117,6 +120,7 @@ class Desk:
         self._rules.cohorts = self.cohorts
         self.told = deque[tuple[DeskCohort, Event]]()
         self._num_rounds = 0
+        self._adds_up, self._counted = find_method(task.method).adds_up, set[DeviceId]()
         self._steps_free_s = -math.inf
 
     @property
@@ -128,6 +132,8 @@ class Desk:
 
     def cohort_for(self, device: DeviceId) -> DeskCohort | None:
         """Return the first cohort that a device which checks in is offered to, as `Engine.check_in` does."""
+        if device in self._counted:
+            return None
         for cohort in self.cohorts:
             if self._rules.wants_devices(cohort) and not self._rules.is_busy(device, cohort):
                 return cohort
@@ -206,21 +212,25 @@ class Desk:
                 continue
             effects.extend(more)
         after = attempt.state
+        if self._adds_up and before.stage not in SUM_IS_OPEN and after.stage in SUM_IS_OPEN:
+            self._counted.update(after.devices(*COUNTED))
         if before.stage is Stage.SELECTING and after.stage is Stage.TRAINING:
             attempt.record = self._rules.based_on_newest(attempt.record)
         if any(isinstance(effect, SumWanted) for effect in effects):
             self._steps_free_s = max(self._steps_free_s, now) + self._closing_s  # one step at a time
             attempt.closing_until_s = self._steps_free_s
         if after.stage.is_over and not before.stage.is_over:
-            self._ended(after, events, now)
+            self._ended(before, after, events, now)
         if before is not after or effects:
             self._listener.changed(Change(cohort, attempt, before, after, tuple(effects)), now)
 
-    def _ended(self, state: RoundState, events: Sequence[Event], now: float) -> None:
+    def _ended(self, before: RoundState, state: RoundState, events: Sequence[Event], now: float) -> None:
         if state.stage is Stage.CLOSED:
             task = replace(self.record, rounds_closed=self.record.rounds_closed + 1, aborted_in_a_row=0)
             self._rules.record = verdicts.after_round(self.task, task, None, round(now * 1000))
         elif not any(isinstance(event, Cancelled) for event in events):
+            if self._adds_up and before.stage is Stage.SELECTING:
+                return  # it waits for phones that are not counted yet
             after = verdicts.after_abort(self.record, state.reason, role=Role.TRAIN, max_aborted=self._max_aborted)
             self._rules.record = after
 

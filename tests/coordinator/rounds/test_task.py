@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
@@ -26,13 +27,15 @@ from coordinator.store.database import sqlite_url
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
+from mien.contribution import Total
 from mien.errors import ConfigError, DiskFullError, UnavailableError, UnreachableError
 from mien.methods import METHODS
-from mien.methods.base import Property
+from mien.methods.base import IN_TOTAL, Property, ServerState
 from mien.protocol.canonical import model_to_json
 from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.uploads import UploadPiece
 from mien.rounds import plan
+from mien.rounds.machine import SumFailed
 from mien.rounds.records import ModelRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec
@@ -129,9 +132,9 @@ class Rounds:
         )
         return await self.engine.submit(task, token="t", actor="alice")
 
-    async def take_part(self, number: int) -> None:
+    async def take_part(self, number: int, names: str = "de") -> None:
         """Have two devices take part in a round, to its end."""
-        await asyncio.gather(*(self._device(name * 32, number) for name in "de"))
+        await asyncio.gather(*(self._device(name * 32, number) for name in names))
 
     async def _device(self, device_id: str, number: int) -> None:
         assigned: Any = None
@@ -455,5 +458,136 @@ def test_a_sum_that_gave_nothing_is_not_opened_again_where_devices_would_send_th
             await until(lambda: house.task(task.task_id).aborted_in_a_row == 1)
             found = house.task(task.task_id)
             assert found.state is (TaskState.PAUSED if tells_the_same else TaskState.RUNNING)
+
+    run(story())
+
+
+class AddingUp:
+    """FedAvg as a method whose sums add up: its model is made once four devices are in the total."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.before_it_returns: Callable[[], None] = lambda: None
+        fedavg = METHODS["fedavg"]
+        properties = fedavg.properties | {Property.ADDS_UP, Property.DETERMINISTIC}
+        known = {**METHODS, "fedavg": replace(fedavg, server_step=self._step, properties=properties)}
+        monkeypatch.setattr("mien.methods.METHODS", known)
+        monkeypatch.setattr(plan, "METHODS", known)
+
+    def _step(self, task: Any, part: Any, state: ServerState, total: Total, revealed: Any) -> ServerState:
+        before = state.revealed.get(IN_TOTAL)
+        count = total.num_reports + (0 if before is None else int(before["count"][0]))
+        self.before_it_returns()
+        return ServerState(
+            theta=state.theta if count < 4 else state.theta + np.float32(0.01 * count),
+            revealed={IN_TOTAL: {"count": np.array([count], np.int64)}},
+            rounds=state.rounds + 1,
+            figures={"phones_in_total": float(count)},
+            lacks="" if count >= 4 else f"the total is of {count} phones",
+        )
+
+
+def test_cohorts_of_one_model_add_up_and_a_device_counts_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    AddingUp(monkeypatch)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=3)
+            await house.take_part(1)
+            await until(lambda: house.task(task.task_id).rounds_closed == 1)
+            found = house.task(task.task_id)
+            assert (found.state, found.reason) == (TaskState.RUNNING, "the total is of 2 phones")
+            assert (found.model_id, found.arrays_sha256) == (MODEL, None)
+            kept = house.stores.states.revealed(task.task_id, found.revealed_sha256)
+            assert kept[IN_TOTAL]["count"].tolist() == [2]
+
+            # Who is counted opens nothing, however often it asks; nor does that pause the task.
+            for _ in range(3):
+                answers = [await house.engine.check_in(Caller(name * 32, "p"), limit_s=0.1) for name in "de"]
+                assert all(isinstance(answer, Wait) for answer in answers)
+            assert [each.stage for each in house.stores.store.rounds(task.task_id)] == [Stage.CLOSED]
+
+            await house.take_part(2, "fa")
+            await house.take_part(3, "bc")
+            await until(lambda: house.task(task.task_id).state.is_over)
+            done, attempts = house.task(task.task_id), house.stores.store.rounds(task.task_id)
+            assert [each.metrics["phones_in_total"] for each in attempts] == [2.0, 4.0, 6.0]
+            assert [each.base_model_id for each in attempts] == [MODEL] * 3
+            models = [str(each.model_id) for each in attempts]
+            assert models[0] == MODEL
+            assert len(set(models)) == 3
+            assert (done.state, done.reason, done.model_id) == (TaskState.DONE, "", models[2])
+            assert house.stores.store.model(done.model_id).parent_model_id == MODEL
+
+    run(story())
+
+
+def test_a_gathering_that_finds_too_few_new_devices_pauses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AddingUp(monkeypatch)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=2)
+            await house.take_part(1)
+            cohort = house.engine._tasks[task.task_id].cohorts[0]
+            for number in range(7):
+                await house.engine.check_in(Caller("f" * 32, "p"), limit_s=0.05)
+                await cohort.post(SumFailed("1 devices checked in within 1 s; 2 are needed"))
+                await until(lambda n=number: len(house.stores.store.rounds(task.task_id)) == n + 2)  # type: ignore[misc]
+            found = house.task(task.task_id)
+            assert (found.state, found.aborted_in_a_row) == (TaskState.RUNNING, 0)
+
+    run(story())
+
+
+@pytest.mark.parametrize("point", ["before the sum is added", "before that is committed"])
+def test_a_coordinator_that_dies_between_opening_a_sum_and_adding_it_counts_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    method = AddingUp(monkeypatch)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+
+            def die() -> None:
+                house.faults.waiting["save_round"] = [AWAY] * 10_000
+                if point == "before the sum is added":
+                    raise UnreachableError("the folder is away")
+
+            task = await house.submit(rounds=2)
+            await house.take_part(1)
+            method.before_it_returns = die
+            going_on = asyncio.gather(*(house._device(name * 32, 2) for name in "fa"), return_exceptions=True)
+            await until(lambda: bool(house.faults.waiting.get("save_round")))
+            await house.engine.stop()
+            await going_on
+            assert house.task(task.task_id).rounds_closed == 1
+
+            house.faults.waiting.clear()
+            method.before_it_returns = lambda: None
+            again = Engine(house.stores, Clock(), SETTINGS, lambda _: _no_leaf)
+            await again.start()
+            await until(lambda: house.task(task.task_id).state.is_over)
+            attempts = house.stores.store.rounds(task.task_id)
+            assert [each.metrics["phones_in_total"] for each in attempts] == [2.0, 4.0]
+            await again.stop()
+
+    run(story())
+
+
+def test_a_total_that_stays_too_poor_fails_its_task_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AddingUp(monkeypatch)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(rounds=1)
+            await house.take_part(1)
+            await until(lambda: house.task(task.task_id).state.is_over)
+            found = house.task(task.task_id)
+            assert (found.state, found.reason) == (TaskState.FAILED, "the total is of 2 phones")
+            assert (found.model_id, found.revealed_sha256) == (MODEL, None)
 
     run(story())

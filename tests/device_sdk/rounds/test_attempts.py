@@ -17,10 +17,11 @@ from device_sdk.storage.keystore import FileKeyStore
 from mien.dp.accountant import epsilon_rdp
 from mien.dp.ledger import Participation
 from mien.errors import BudgetExceededError, CorruptDataError, KeyStoreError, ReplayError
+from mien.protocol.ids import RoundNumber
 from mien.secagg import AttemptId, Mechanism, NoiseTerms, RoundConfig
 from mien.secagg.noise import release
 from mien.shell.clock import Clock
-from mien.specs import DpSpec
+from mien.specs import DpSpec, PrivacySpec, TaskSpec
 from tests.mien.secagg.cohort import NUMBERS, make_config
 
 ROUND = make_config(7)
@@ -156,6 +157,22 @@ def test_the_log_of_another_device_does_not_open(tmp_path: Path, attempts: Attem
 # --- budgets ---
 
 
+def task_with(dp: DpSpec, method: str = "fedavg") -> TaskSpec:
+    return TaskSpec("t", method=method, rounds=9, trainable=("a",), privacy=PrivacySpec(max_weight=1, dp=dp))
+
+
+def test_where_sums_add_up_a_phone_is_in_one_of_them(attempts: Attempts) -> None:
+    """Also where its sum may not have been opened: others' shares may have done that without it."""
+    log = attempts.under(promised(task_with(DpSpec(), "statistics"), None))
+    first, second, third = (replace(ROUND, round=RoundNumber(ROUND.round + k)) for k in range(3))
+    log.begin(first)
+    log.begin(second)  # it sent nothing in the round before
+    log.record_masked(second.attempt_id)
+    with pytest.raises(BudgetExceededError, match=f"is counted already, in round {second.round}"):
+        log.begin(third)
+    log.begin(OTHER_TASK)
+
+
 def test_a_refused_attempt_is_as_if_it_had_not_been_asked_for(attempts: Attempts) -> None:
     def nothing(_terms: object, _earlier: object) -> None:
         raise BudgetExceededError("spent")
@@ -168,7 +185,7 @@ def test_a_refused_attempt_is_as_if_it_had_not_been_asked_for(attempts: Attempts
 
 def test_a_tasks_promise_counts_this_tasks_sums_only(attempts: Attempts) -> None:
     dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=2, min_separation=3)
-    log = attempts.under(promised(dp, None))
+    log = attempts.under(promised(task_with(dp), None))
     other = replace(noisy(1), task_id=OTHER_TASK.task_id)
     for terms in (other, noisy(1)):
         log.begin(terms)
@@ -182,7 +199,7 @@ def test_a_tasks_promise_counts_this_tasks_sums_only(attempts: Attempts) -> None
 
 
 def test_an_owners_limit_counts_every_sum_and_ends_with_one_without_noise(attempts: Attempts) -> None:
-    log = attempts.under(promised(DpSpec(), max_epsilon=2.0))
+    log = attempts.under(promised(task_with(DpSpec()), max_epsilon=2.0))
 
     def take_part(rounds: int) -> None:
         for number in range(1, rounds + 1):
@@ -193,7 +210,7 @@ def test_an_owners_limit_counts_every_sum_and_ends_with_one_without_noise(attemp
         take_part(100)
     assert 1 < len(log.participations()) < 100
     with pytest.raises(BudgetExceededError, match="any epsilon"):
-        attempts.under(promised(DpSpec(), max_epsilon=1e6)).begin(OTHER_TASK)
+        attempts.under(promised(task_with(DpSpec()), max_epsilon=1e6)).begin(OTHER_TASK)
 
 
 def called(name: str, round_number: int, noise: NoiseTerms = NOISE) -> RoundConfig:
@@ -203,7 +220,7 @@ def called(name: str, round_number: int, noise: NoiseTerms = NOISE) -> RoundConf
 def test_a_promise_holds_over_all_tasks_of_the_population_whatever_they_are_called(attempts: Attempts) -> None:
     """A coordinator that begins the same task under another name gets no more sums than the promise has room for."""
     dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=10, min_separation=1)
-    log = attempts.under(promised(dp, None))
+    log = attempts.under(promised(task_with(dp), None))
     with pytest.raises(BudgetExceededError, match="over all their sums"):
         take_part(log, *(called(f"task {task}", number) for task in range(30) for number in range(1, 11)))
     releases = [(Participation("skellam", *told), 1) for told in costs(log)]
@@ -213,7 +230,7 @@ def test_a_promise_holds_over_all_tasks_of_the_population_whatever_they_are_call
 
 def test_the_smallest_promise_holds_and_none_survives_a_sum_without_noise(attempts: Attempts) -> None:
     dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1000, min_separation=1)
-    log = attempts.under(promised(dp, None))
+    log = attempts.under(promised(task_with(dp), None))
     small = called("small", 1, replace(NOISE, target_epsilon=2.0))
     take_part(log, small, called("large", 1))
     with pytest.raises(BudgetExceededError, match="promised epsilon 2 at"):
@@ -223,7 +240,8 @@ def test_the_smallest_promise_holds_and_none_survives_a_sum_without_noise(attemp
 
 
 def test_sums_without_noise_before_any_promise_keep_nobody_out(attempts: Attempts) -> None:
-    log = attempts.under(promised(DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1, min_separation=1), None))
+    dp = DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1, min_separation=1)
+    log = attempts.under(promised(task_with(dp), None))
     take_part(log, OTHER_TASK, noisy(1))
 
 

@@ -15,13 +15,14 @@ from mien.contribution import Contribution, Total
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import METHODS
-from mien.methods.base import Crops, DeviceInput, Embeddings, ServerState, Trained, TrainingJob, never_stop
+from mien.methods.base import IN_TOTAL, Crops, DeviceInput, Embeddings, ServerState, Trained, TrainingJob, never_stop
 from mien.methods.statistics import STATISTICS, dim_of, frozen, norm_bound, options_of, person_addends
 from mien.secagg.vector import ContributionMap
 from mien.specs import AsynchronousSpec, CohortSpec, DpSpec, PrivacySpec, ServerSpec, TaskSpec
 
 pytestmark = pytest.mark.numerics
 
+DP = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=1)
 Features = NDArray[np.floating[Any]]
 
 
@@ -87,8 +88,12 @@ def total_of(contributions: list[Contribution]) -> Total:
 
 
 def stepped(task: TaskSpec, total: Total, dim: int) -> ServerState:
+    """Return the state after one cohort; raises ConfigError with what it lacks for a map."""
     part = part_of(dim)
-    return STATISTICS.server_step(task, part, STATISTICS.server_start(task, part, theta_of(part)), total, {})
+    state = STATISTICS.server_step(task, part, STATISTICS.server_start(task, part, theta_of(part)), total, {})
+    if state.lacks:
+        raise ConfigError(state.lacks)
+    return state
 
 
 def adapter_of(state: ServerState, dim: int) -> tuple[Features, Features]:
@@ -129,7 +134,7 @@ def test_the_map_by_hand() -> None:
     scale = math.sqrt(2 / 125)
     np.testing.assert_allclose(weight, np.diag([10 * scale, 5 * scale]), atol=1e-6)
     np.testing.assert_allclose(bias, [-10 * scale * 2 / 30, -5 * scale * 2 / 6], atol=1e-6)
-    np.testing.assert_allclose(state.arrays["people"], [3.0, 2.0, 2.0])
+    assert state.figures == {"people_in_total": 3.0, "phones_in_total": 3.0}
     assert state.rounds == 1
 
 
@@ -267,7 +272,8 @@ def test_the_map_does_not_take_sides() -> None:
           "cohort": CohortSpec(size=8, min_reports=6)}, "privacy.groups"),
         ({"privacy": PrivacySpec(min_cohort=3, l2_clip=1.0, reveals=("class_moment",))}, "would be clipped"),
         ({"privacy": PrivacySpec(min_cohort=3, coordinate_clip=0.5, reveals=("class_moment",))}, "would be clipped"),
-        ({"rounds": 2}, "one round"),
+        ({"privacy": PrivacySpec(min_cohort=3, max_weight=1, dp=replace(DP, max_participations=2)),
+          "trainable": ("adapter.*",)}, "in one sum of a task"),
         ({"server": ServerSpec(momentum=0.9)}, "server.momentum"),
         ({"options": {"form": "qda"}}, "form"),
         ({"options": {"shrinkage": 1.5}}, "options.shrinkage"),
@@ -302,9 +308,9 @@ def test_features_that_are_longer_than_the_task_says() -> None:
 @pytest.mark.parametrize(
     ("options", "count", "words"),
     [
-        ({"min_people": 50}, 40, "the sum is of 40 people, and options.min_people is 50"),
+        ({"min_people": 50}, 40, "the total is of 40 people, and options.min_people is 50"),
         ({"min_people": 3, "form": "lda", "rank": 4}, 4, "span too little for options.rank 4"),
-        ({"min_people": 3}, 1, "0 people in the sum had two pictures"),
+        ({"min_people": 3}, 1, "0 people in the total had two pictures"),
         ({"min_people": 3, "shrinkage": 0.0}, 5, "not positive definite with options.shrinkage 0"),
     ],
 )
@@ -339,10 +345,67 @@ def test_people_who_do_not_differ_have_no_discriminants() -> None:
         stepped(task, total_of([phone(task, each) for each in held]), DIM)
 
 
+# Cohorts add up.
+
+
+def test_cohorts_make_the_map_of_one_cohort_of_all() -> None:
+    """Whatever the adapter was set to by the cohorts before; sums are kept to the last bit of float64."""
+    everybody, dim = people(90, seed=3), DIM
+    task = task_of(rounds=3, options={"min_people": 60, "max_people": 1, "form": "plda", "shrinkage": 0.1})
+    sent = [phone(task, each) for each in everybody]
+    part = part_of(dim)
+    state = start = STATISTICS.server_start(task, part, theta_of(part))
+    told = []
+    for first in (0, 30, 60):
+        state = STATISTICS.server_step(task, part, state, total_of(sent[first : first + 30]), {})
+        told.append((state.figures, bool(state.lacks), np.array_equal(state.theta, start.theta)))
+    assert [(figures["people_in_total"], figures["phones_in_total"]) for figures, _, _ in told] == [
+        (30.0, 30.0),
+        (60.0, 60.0),
+        (90.0, 90.0),
+    ]
+    assert [(lacks, stays) for _, lacks, stays in told] == [(True, True), (False, False), (False, False)]
+    kept = state.revealed[IN_TOTAL]
+    assert (kept["sum"].dtype, int(kept["num_phones"][0])) == (np.float64, 90)
+    np.testing.assert_allclose(kept["sum"], total_of(sent).vector, rtol=1e-12, atol=1e-12)
+    whole = stepped(task, total_of(sent), dim)
+    np.testing.assert_allclose(part.gather(state.theta), part.gather(whole.theta), atol=1e-6)
+    assert state.rounds == 3
+
+
+def test_a_total_of_another_model_is_refused_and_stays() -> None:
+    task, part = task_of(rounds=2), part_of(DIM)
+    sent = total_of([phone(task, each) for each in people(40)])
+    state = STATISTICS.server_step(task, part, STATISTICS.server_start(task, part, theta_of(part)), sent, {})
+    other = state.theta.copy()
+    other[0] += 1.0  # the trunk's
+    before = state.revealed[IN_TOTAL]["sum"].copy()
+    with pytest.raises(CorruptDataError, match="of another model"):
+        STATISTICS.server_step(task, part, replace(state, theta=other), sent, {})
+    np.testing.assert_array_equal(state.revealed[IN_TOTAL]["sum"], before)
+    again = STATISTICS.server_step(task, part, replace(state, theta=theta_of(part)), sent, {})
+    assert again.figures["phones_in_total"] == 80.0, "its adapter is not of the frozen model"
+
+
+@pytest.mark.parametrize("damage", ["nan", "float32", "nobody"])
+def test_a_damaged_total_is_refused(damage: str) -> None:
+    task, part = task_of(rounds=2), part_of(DIM)
+    sent = total_of([phone(task, each) for each in people(40)])
+    state = STATISTICS.server_step(task, part, STATISTICS.server_start(task, part, theta_of(part)), sent, {})
+    kept = dict(state.revealed[IN_TOTAL])
+    if damage == "nan":
+        kept["sum"] = kept["sum"] * np.nan
+    elif damage == "float32":
+        kept["sum"] = kept["sum"].astype(np.float32)
+    else:
+        kept["num_phones"] = np.array([0])
+    with pytest.raises(CorruptDataError, match="damaged"):
+        STATISTICS.server_step(task, part, replace(state, revealed={IN_TOTAL: kept}), sent, {})
+
+
 def test_noise_leaves_a_map_or_a_reason() -> None:
     """Under differential privacy a sum is not checked for what only honest sums have, but for what a map needs."""
-    dp = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=8.0, delta=1e-6, max_participations=1)
-    privacy = PrivacySpec(min_cohort=3, max_weight=1, dp=dp, l2_clip=1.0)
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, dp=DP, l2_clip=1.0)
     task = task_of(privacy=privacy, trainable=("adapter.*",), options={"min_people": 3, "max_people": 1})
     total = total_of([phone(task, each) for each in people(40)])
     noise = np.random.default_rng(3).standard_normal(len(total.vector))

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mien.errors import ConfigError
+from mien.methods.base import IN_TOTAL
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from simulation.engines.base import Engine, RoundWork, SequentialEngine, combined
 from simulation.engines.choice import choose
-from simulation.engines.engine import Cohort, Run, run_task
+from simulation.engines.engine import Cohort, Run, run_task, select
 from simulation.engines.fused import FusedEngine
 from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.engines.stacked import StackedEngine
@@ -49,7 +50,7 @@ def test_every_engine_makes_the_sequential_ones_adapter(name: str) -> None:
     np.testing.assert_array_equal(TINY.theta[: -PART.size], found.state.theta[: -PART.size])
     assert np.abs(found.state.theta - TINY.theta).max() > 0.1
     assert np.isnan(found.records[0].loss_before), "nobody trained"
-    assert found.state.arrays["people"][0] * 2 == 12
+    assert found.state.figures == {"people_in_total": 12.0, "phones_in_total": 6.0}
 
 
 def test_a_cohort_in_shards_makes_it_too() -> None:
@@ -57,7 +58,7 @@ def test_a_cohort_in_shards_makes_it_too() -> None:
     engine = choose("auto", OncePerRound(TINY.runtime()), TASK, PART).engine
     assert engine.name == "sequential"
     state = run(SequentialEngine(TINY.runtime())).state
-    work = RoundWork(TASK, PART, DIM, replace(state, theta=TINY.theta, arrays={}), several, (), 1)
+    work = RoundWork(TASK, PART, DIM, replace(state, theta=TINY.theta, revealed={}), several, (), 1)
     shards = [engine.train(replace(work, devices=tuple(names))) for names in ("ab", "cdef")]
     whole = engine.train(replace(work, devices=tuple("abcdef")))
     np.testing.assert_allclose(combined(shards).total.vector, whole.total.vector, atol=1e-12)
@@ -67,8 +68,8 @@ def test_a_cohort_in_shards_makes_it_too() -> None:
 def test_ring_sums_are_the_exact_ones_to_the_quantisers_steps(engine: type[Engine]) -> None:
     made = engine(TINY.runtime())  # type: ignore[call-arg]
     ring, exact = (run(made, sums=sums).state for sums in ("ring", "exact"))
-    for name, values in exact.arrays.items():
-        np.testing.assert_allclose(ring.arrays[name], values, atol=6 * 2.0**-28, err_msg=name)
+    sums = [state.revealed[IN_TOTAL]["sum"] for state in (ring, exact)]
+    np.testing.assert_allclose(*sums, atol=6 * 2.0**-28)
     np.testing.assert_allclose(ring.theta, exact.theta, atol=2e-2)
     assert not np.array_equal(ring.theta, exact.theta)
 
@@ -84,4 +85,17 @@ def test_phones_of_one_person_and_of_several_are_one_cohort() -> None:
     one = Cohort({**several.crops, "z": several.crops["a"][:1]}, labels=several.labels)
     task = replace(TASK, cohort=CohortSpec(size=7, min_reports=7))
     found = run_task(task, PART, DIM, TINY.theta, one, TINY.runtime())
-    assert found.state.arrays["people"][0] * 2 == 13
+    assert found.state.figures["people_in_total"] == 13
+
+
+def test_cohorts_that_do_not_overlap_make_the_map_of_all() -> None:
+    """Six phones in two cohorts of three; a third one would have nobody left, and a total too poor ends the run."""
+    task = replace(TASK, rounds=2, cohort=CohortSpec(size=3, min_reports=3))
+    assert sorted(select(task, tuple("abcdef"), 1) + select(task, tuple("abcdef"), 2)) == list("abcdef")
+    found = run_task(task, PART, DIM, TINY.theta, several, TINY.runtime())
+    assert found.state.figures == {"people_in_total": 12.0, "phones_in_total": 6.0}
+    np.testing.assert_allclose(found.state.theta, run(SequentialEngine(TINY.runtime())).state.theta, atol=1e-5)
+    with pytest.raises(ConfigError, match="3 cohorts of 3 that do not overlap take 9"):
+        run_task(replace(task, rounds=3), PART, DIM, TINY.theta, several, TINY.runtime())
+    with pytest.raises(ConfigError, match="the total is of 6 people"):
+        run_task(task, PART, DIM, TINY.theta, replace(several, labels={}), TINY.runtime())
