@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -378,8 +378,20 @@ class _View:
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
+        if told := _in_total(self._rounds.values()):
+            title += f", {told}"
         why = "; ".join(filter(None, (self.task.reason, not_chosen(self.task))))
         return title + (f" ({why})" if why else "")
+
+
+def _in_total(reports: Iterable[operator_pb2.RoundReport]) -> str:
+    """Return what is summed so far where cohorts add up; nothing where each round stands for itself."""
+    told = [report.metrics for report in reports if "phones_in_total" in report.metrics]
+    if not told:
+        return ""
+    newest = max(told, key=lambda metrics: metrics["phones_in_total"])
+    phones = _phones(round(newest["phones_in_total"]), "", "").rstrip()
+    return f"{newest['people_in_total']:.0f} people on {phones} in all cohorts"
 
 
 def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,17 @@ import pytest
 from device_sdk.device import Device
 from device_sdk.export.build import export_graphs
 from device_sdk.models.models import Model
+from device_sdk.rounds.attempts import check_promise
 from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.contribution import Total
+from mien.errors import BudgetExceededError
 from mien.layout import model_id
 from mien.methods.base import DeviceInput, Runtime
 from mien.methods.statistics import COUNTS, MEAN, SECOND, STATISTICS, WITHIN
+from mien.protocol.ids import RoundNumber
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.synthetic import images_of
@@ -78,7 +82,7 @@ class Phone:
         self._device: Device | None = None
 
     def run(self) -> list[RoundOutcome]:
-        name, identity = f"{self._population}{self._number}", IDENTITIES[self._number]
+        name, identity = f"{self._population}{self._number}", IDENTITIES[self._number % len(IDENTITIES)]
         with self._fleet.phone(
             name, self._population, identity, tell=self._tell, runtime_loader=self._runtime, **self._options
         ) as self._device:
@@ -87,7 +91,7 @@ class Phone:
             return list(self._device.participate(rounds=1))
 
     def _runtime(self, model: Model) -> Runtime:
-        engine, own = ENGINES[self._number], tiny_adapted()
+        engine, own = ENGINES[self._number] if self._number < len(ENGINES) else "torch", tiny_adapted()
         if engine == "torch":
             return own.runtime()
         root = self._fleet.folder / "graphs"
@@ -152,6 +156,32 @@ def test_the_adapter_is_that_of_the_plain_sum(fleet: RealFleet, form: str) -> No
     assert "the mean of what the model makes of 8 images of 2 people" in said
     assert "nothing is trained on them" in said
     assert "Summing statistics on 8 images." in said
+
+
+def test_cohorts_of_two_days_and_a_killed_coordinator_make_one_total(fleet: RealFleet) -> None:
+    """The first cohort is too few people and makes nothing; who is in it is not asked again, and says so itself."""
+    spec = task("days", "wccn")
+    spec = replace(spec, rounds=2, options={**spec.options, "min_people": 6})
+    task_id = fleet.submit(spec)
+    first, second = (
+        [Phone(fleet, "days", number, **AGREED) for number in numbers] for numbers in ((0, 1, 2), (3, 4, 5))
+    )
+    taken_part(first)
+    fleet.coordinator.kill()
+    fleet.coordinator.start()
+    with fleet.open("days1", runtime_loader=first[1]._runtime, **AGREED) as again:
+        assert list(again.participate(rounds=1, idle_s=1.0)) == []
+        (terms,) = again.attempts.participations()
+        with pytest.raises(BudgetExceededError, match="this phone is counted already, in round 1"):
+            check_promise(spec, [terms.round], RoundNumber(2))
+    taken_part(second)
+    reports = fleet.outcome(task_id)
+    assert [(each.metrics["people_in_total"], each.metrics["phones_in_total"]) for each in reports] == [(4, 3), (7, 6)]
+    assert reports[0].model_id == MODEL.model_id
+    expected = STATISTICS.server_step(
+        spec, PART, STATISTICS.server_start(spec, PART, TINY.theta), plain_sum(spec, first + second), {}
+    )
+    np.testing.assert_allclose(fleet.theta(reports[1].model_id), expected.theta, atol=1e-3)
 
 
 def test_engines_add_up_the_same(fleet: RealFleet) -> None:

@@ -172,4 +172,11 @@ def _metrics(row: Row) -> list[Section]:
     if not metrics:
         return []
     rows = [(metric_words(k).capitalize(), f"{v:.5g}") for k, v in metrics.items()]
-    return [Facts("metrics", "What the sum told", tuple(rows), note="Means over the cohort; no phone's own figures.")]
+    return [
+        Facts(
+            "metrics",
+            "What the sum told",
+            tuple(rows),
+            note="Of the cohort, or all so far; no phone's own.",
+        )
+    ]

@@ -176,7 +176,8 @@ def _metric_figure(names: Sequence[str], closed: Sequence[tuple[int, dict[str, f
     told = ", ".join(f"{metric_words(name)} went from {v[0]:.4g} to {v[-1]:.4g}" for name, v in ends if v)
     title = "Loss on the phones" if names[0].startswith("loss") else metric_words(names[0]).capitalize()
     told = f"{told[:1].upper()}{told[1:]}, over rounds {closed[0][0]} to {closed[-1][0]}."
-    caption = "Means over a round's cohort, out of its sum."
+    is_total = all(name.endswith("_in_total") for name in names)
+    caption = "Of all cohorts so far, which add up." if is_total else "Means over a round's cohort, out of its sum."
     anchor = f"metric-{names[0].replace('_', '-')}"
     return _course(anchor, title, {name: metric_words(name) for name in names}, closed, "{:.4g}", caption, told)
 

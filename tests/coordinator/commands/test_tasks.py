@@ -197,3 +197,14 @@ def test_cohorts_in_flight_say_which_model_they_are_on() -> None:
     assert [column.header for column in table.columns][-1] == "on"
     assert list(table.columns[-1].cells) == ["model 0, 1 behind", "model 0", "model 1"]
     assert _event(events[1])["round"]["base_version"] == 0
+
+
+def test_a_task_whose_cohorts_add_up_tells_how_many_people_and_phones_are_in_its_total() -> None:
+    view = _View()
+    task = operator_pb2.TaskStatus(name="sums", state="running", rounds_closed=2, rounds_total=9)
+    for number, phones in ((1, 100), (2, 203)):
+        report = operator_pb2.RoundReport(stage=REPORTED_STAGES[Stage.CLOSED])
+        report.round.round, report.round.attempt = number, 1
+        report.metrics["people_in_total"], report.metrics["phones_in_total"] = 1.5 * phones, phones
+        view.take(operator_pb2.TaskEvent(task=task, round=report))
+    assert view._title() == "sums: running, 2/9 rounds, 304 people on 203 phones in all cohorts"

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from mien.dp.ledger import Opening
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.rounds import BlobId, Stage
-from mien.rounds.machine import RoundState
+from mien.rounds.machine import RoundState, Step
 from mien.rounds.records import ModelRecord, RoundChange, TaskRecord, TaskState
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
@@ -239,3 +240,30 @@ def test_the_account_is_whole_after_kill_9(store: Store, path: Path) -> None:
         assert told <= found.num_sums <= told + 1
         told = found.num_sums
     assert told >= 8
+
+
+def test_where_a_device_counts_once_an_opened_sum_keeps_it_out_for_good(store: Store) -> None:
+    """Without noise too, and asked for a few devices or for all."""
+    off = DpSpec()
+    plain = replace(opening(1, dp=off), release=None)
+    store.privacy(lambda db: account.record_opening(db, "default", plain, ["alice", "bob"], counts_once=True))
+    barred = partial(account.barred, task_id="t1", dp=off, round_=2, counts_once=True)
+    assert store.privacy(lambda db: barred(db)) == {"alice", "bob"}
+    assert store.privacy(lambda db: barred(db, among=["bob", "carol"])) == {"bob"}
+    assert store.privacy(lambda db: barred(db, among=["bob", *map(str, range(500))])) == {"bob"}
+    assert store.privacy(lambda db: account.barred(db, "t2", off, 2, counts_once=True)) == frozenset()
+    assert store.privacy(lambda db: account.barred(db, "t1", off, 2)) == frozenset()
+    again = replace(plain, round=2)
+    with pytest.raises(BudgetExceededError, match="1 devices of this sum took part once, as its sums add up"):
+        store.privacy(lambda db: account.record_opening(db, "default", again, ["bob", "carol"], counts_once=True))
+
+
+def test_a_device_that_says_it_is_counted_is_believed(store: Store) -> None:
+    """Its own log outlives a coordinator that was restored from an older backup."""
+    task = store.task("t1")
+    record = store.open_attempt(task, round_number=1, attempt=1, deadline=9.0)
+    state = RoundState(Stage.TRAINING, 9.0, {}, {"alice": Step.LEFT, "bob": Step.LEFT})
+    codes = {"alice": BudgetExceededError.code, "bob": "late"}
+    store.save_round(RoundChange(record, state, steps=state.participants, error_codes=codes))
+    found = store.privacy(lambda db: account.barred(db, "t1", DpSpec(), 1, counts_once=True))
+    assert found == {"alice"}

@@ -167,6 +167,34 @@ class TestFailed:
         assert (over.state, over.model_id) == (TaskState.DONE, A)
 
 
+class TestSumsThatAddUp:
+    """A task of statistics: all its cohorts are of its first model, and gates take nothing of the total back."""
+
+    SPEC = replace(with_gates(on_failure="rollback"), method="statistics")
+    SUMMED = replace(TASK, model_id=TASK.base_model_id)
+
+    def test_a_model_that_fails_leaves_the_total(self) -> None:
+        after = judged("too weak", spec=self.SPEC, task=self.SUMMED, passed=PASSED).task
+        assert (after.state, after.model_id) == (TaskState.RUNNING, self.SUMMED.base_model_id)
+        assert after.state_blobs == self.SUMMED.state_blobs
+        assert after.reason.endswith("went back to waiting for more phones, whose sums add up")
+
+    def test_at_the_end_its_model_is_what_passed(self) -> None:
+        over = judged("too weak", spec=self.SPEC, task=replace(self.SUMMED, rounds_closed=4), passed=PASSED).task
+        assert (over.state, over.model_id, over.state_blobs) == (TaskState.DONE, C, set())
+
+    def test_a_candidate_keeps_no_total_to_go_back_to(self) -> None:
+        model = ModelRecord(B, b"", "", BlobId("0" * 64, 1), 1, task_id=TASK.task_id)
+        task = replace(TASK, rounds_closed=4, revealed_sha256="4" * 64)
+        kept = [offered(spec, task, model, has_gates=True, now_ms=1) for spec in (self.SPEC, SPEC)]
+        assert [each and each.revealed_sha256 for each in kept] == [None, "4" * 64]
+
+    def test_too_poor_a_total_fails_at_the_end_only(self) -> None:
+        early, late = (after_round(SPEC, replace(TASK, rounds_closed=n), None, 9, "too poor") for n in (3, 4))
+        assert not early.state.is_over
+        assert (late.state, late.reason, late.ended_ms) == (TaskState.FAILED, "too poor", 9)
+
+
 def test_what_cannot_be_checked_waits_and_says_why() -> None:
     decision = decide(SPEC, TASK, Verdict(OFFER, problem="there is no folder"), None, 9)
     assert (decision.candidate, decision.task.state) == (None, TaskState.PAUSED)
