@@ -8,7 +8,7 @@ from typing import Final
 
 from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
-from mien.layout import ParameterEntry, ParameterLayout
+from mien.layout import ParameterEntry, ParameterLayout, ParameterPart
 from mien.methods import find_method
 from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.protocol.rounds import Stage
@@ -51,12 +51,20 @@ def round_cost(task: TaskSpec, work: Work, model: Model | None = None) -> RoundC
             "privacy.dp.mechanism to none to try this task's deadlines and cohort"
         )
     if model is None:
-        part, dim = ParameterLayout((ParameterEntry("trained", (work.trained_parameters,)),)).part(("*",)), _DIM
+        part, dim = _part(task, work), _DIM
         model_bytes = work.model_bytes
     else:
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
         dim, model_bytes = model.spec.input.dim, 4 * model.layout.size
     return RoundCost(model_bytes, _stages(task, method.contribution_layout(task, part, dim)))
+
+
+def _part(task: TaskSpec, work: Work) -> ParameterPart:
+    """Return a part of the profile's size, or an adapter where that is what the task is about."""
+    if task.trainable == ("adapter.*",):
+        weight, bias = ParameterEntry("adapter.weight", (_DIM, _DIM)), ParameterEntry("adapter.bias", (_DIM,))
+        return ParameterLayout((weight, bias)).part(task.trainable)
+    return ParameterLayout((ParameterEntry("trained", (work.trained_parameters,)),)).part(("*",))
 
 
 def _stages(task: TaskSpec, contribution: ContributionLayout) -> dict[Stage, StageBytes]:

@@ -218,3 +218,27 @@ def test_contributions_are_told_by_tier_and_how_evenly_phones_share_them() -> No
 @pytest.mark.parametrize(("counts", "expected"), [([1, 1, 1, 1], 0.0), ([0, 0, 0, 4], 0.75), ([0, 0], 0.0)])
 def test_gini(counts: list[int], expected: float) -> None:
     assert gini(np.array(counts, np.int32)) == pytest.approx(expected)
+
+
+def test_where_sums_add_up_a_phone_is_counted_once_and_waiting_pauses_nothing() -> None:
+    """Seven phones make two cohorts of three; the seventh gathers alone for the rest of the time."""
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, reveals=("class_moment",))
+    options = {"min_people": 3, "max_people": 1}
+    task = replace(MASKED, method="statistics", rounds=9, trainable=("adapter.*",), options=options, privacy=privacy)
+    task = replace(task, cohort=CohortSpec(3, 3, 1.0))
+    history = run(task, *(phone(10, 1.0 + number) for number in range(7)))
+    closed = [attempt for attempt in history.attempts if attempt.is_closed]
+    assert [len(attempt.devices) for attempt in closed] == [3, 3]
+    assert history.phones.counted.tolist().count(1) == 6
+    assert max(history.phones.counted) == 1
+    assert len(history.attempts) > 10
+    assert (history.state, history.pauses) == ("running", ())
+
+
+def test_an_adapters_statistics_cost_what_one_update_of_it_does() -> None:
+    """16,643 numbers of four bytes and three more lanes, one way; whatever part the profile's training has."""
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, reveals=("class_moment",))
+    task = replace(MASKED, method="statistics", trainable=("adapter.*",), options={"min_people": 3}, privacy=privacy)
+    statistics = round_cost(task, read_profile(None).work)
+    update = round_cost(replace(task, method="fedavg", options={}), read_profile(None).work)
+    assert 66_000 < update.stages[Stage.UPLOAD].sent < statistics.stages[Stage.UPLOAD].sent < 68_000
