@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, ParamSpec, Protocol
+from typing import Any, Final, ParamSpec, Protocol
 
 import numpy as np
 import structlog
@@ -293,7 +293,8 @@ class Closer:
         except MienError:
             self._let_go({arrays_sha256: 1} if arrays_sha256 else {})  # the whole step is taken again
             raise
-        closed = Closed(state, result.metrics, model, arrays_sha256, revealed_sha256, next_clip)
+        evidence = (self._evaluation(task, record, model, self._predicted(state)),) if state.evidence else ()
+        closed = Closed(state, result.metrics, model, arrays_sha256, revealed_sha256, next_clip, evidence)
         self._pending.append(closed)
         return closed
 
@@ -327,15 +328,32 @@ class Closer:
     async def _keep_measured(self, task: TaskRecord, record: RoundRecord, result: ClosedRound) -> Closed:
         """Return a round that leaves the model as it is, with what it says of that."""
         model = await self._stores.thread.run(self._stores.store.model, record.base_model_id)
+        kept = self._evaluation(task, record, model, result.measured or {})
+        return Closed(result.state, result.metrics, model, evaluations=(kept,))
+
+    def _predicted(self, state: ServerState) -> Mapping[str, Any]:
+        """Return what a model was chosen by as a record of it: predicted, for nobody's pictures were compared."""
+        task = self._plan.task
+        return {
+            "protocol": f"{task.method}, predicted",
+            "protocol_version": "1",
+            "dataset": f"moments of the newest cohort of population {task.population}",
+            "seed": task.seed,
+            **state.evidence,
+        }
+
+    def _evaluation(
+        self, task: TaskRecord, record: RoundRecord, model: ModelRecord, told: Mapping[str, Any]
+    ) -> EvaluationRecord:
+        """Return what a round says of a model, with its provenance."""
         said = {
-            **(result.measured or {}),
+            **told,
             "model_id": model.model_id,
             "task_id": task.task_id,
             "round": record.round,
             "command": f"mien-coordinator serve: task {task.name}, round {record.round}",
         }
-        kept = EvaluationRecord(model.model_id, to_canonical_json(said), self._clock.now_ms(), COORDINATOR)
-        return Closed(result.state, result.metrics, model, evaluations=(kept,))
+        return EvaluationRecord(model.model_id, to_canonical_json(said), self._clock.now_ms(), COORDINATOR)
 
     def _changed_tensors(self, theta: Vector) -> bytes:
         """Return what devices that hold an earlier model of the task need of this one: the trained tensors."""

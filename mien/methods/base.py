@@ -175,6 +175,7 @@ class ServerState:
     `theta` is the global model, `arrays` are public by nature (momentum), `revealed` holds what devices showed in
     clear, per device, or by the name `IN_TOTAL` all together; it is stored encrypted. `figures` are numbers that an
     operator is shown of the round, `lacks` says why there is no model of the state yet: `theta` is as it was.
+    `evidence` is what a model was chosen by, a record to be kept with it.
     """
 
     theta: Vector = field(repr=False)
@@ -183,6 +184,7 @@ class ServerState:
     rounds: int = 0
     figures: Mapping[str, float] = field(default_factory=dict)
     lacks: str = ""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
 
 
 IN_TOTAL: Final = "total"

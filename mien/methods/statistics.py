@@ -12,6 +12,7 @@ round's map is that of all cohorts so far.
     server  mu = sum m_i / N,  W = sum W_i / N_2,  B = (sum m_i m_i' - N mu mu') / (N - 1) - W sum 1/n_i / N
             R = ((1 - r) W + r tr(W) / D I)^(-1/2),  R B R = V diag(lambda) V',  A = V diag(g) V' R
             centre A = I;  wccn g = 1;  lda g = 1 for the k largest lambda, 0 else;  plda g^2 = lambda / (lambda + 1)
+            auto: the one of these that separates the newest cohort's people best, predicted from their mu, W and B
 
 Sources: Fisher, "The use of multiple measurements in taxonomic problems" (1936), `lda`; Hatch, Kajarekar, Stolcke,
 "Within-class covariance normalization for SVM-based speaker recognition" (2006), `wccn` with its shrinkage r; Prince,
@@ -24,10 +25,11 @@ Suffixes of arrays: N pictures, D features, P = D (D + 1) / 2 packed elements.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -46,6 +48,7 @@ from mien.methods.base import (
     Runtime,
     ServerState,
 )
+from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
 from mien.specs import ServerSpec, TaskSpec, from_mapping
@@ -70,12 +73,24 @@ _LEAST_EIGENVALUE: Final = 1e-9
 _LEAST_SCATTER: Final = 1e-6
 """Mean variance within people, in units of `longest`, below which it is rounding: SFace's is 8e-4 on rendered faces."""
 
-Form = Literal["centre", "wccn", "lda", "plda"]
+Form = Literal["centre", "wccn", "lda", "plda", "auto"]
+
+_CANDIDATES: Final[tuple[tuple[Form, float], ...]] = (
+    ("centre", 0.0),
+    ("wccn", 0.5),
+    ("wccn", 0.2),
+    ("plda", 0.02),
+    ("lda", 0.02),
+)
+"""Forms that `auto` chooses from, each with its shrinkage: those that were the best of some population in trials."""
 
 
 @dataclass(frozen=True)
 class StatisticsOptions:
     """`form` of the map, the `shrinkage` r of W towards a multiple of I, and the `rank` k of lda.
+
+    `auto` takes a form and its own r by each cohort in turn, once there are two, and none where none is better than the
+    task's model.
 
     The map is made from `min_people` people or more, all cohorts', of whom a phone counts up to `max_people`.
     Features are divided by `longest`, and cut to length 1 where they are longer.
@@ -129,6 +144,11 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"options.min_people is {options.min_people}, and rounds {task.rounds} times cohort.size "
             f"{task.cohort.size} times options.max_people {options.max_people} are {most}: every sum would be opened "
             "and of no use; ask more phones"
+        )
+    if options.form == "auto" and task.rounds < 2:
+        raise ConfigError(
+            'options.form is "auto", which judges a map by a cohort that it was not made of, and rounds is 1: set it '
+            "to 2 or more, or name the form"
         )
     if task.server != ServerSpec():
         raise ConfigError(
@@ -267,11 +287,15 @@ def server_step(
     options, dim = options_of(task), dim_of(part)
     if not task.privacy.dp.is_on:
         check_sums(total, dim)
+    cohort, earlier, own = total, None, part.gather(state.theta)
     model = np.frombuffer(hashlib.sha256(frozen(part, state.theta).tobytes()).digest(), np.uint8)
     if (before := state.revealed.get(IN_TOTAL)) is not None:
-        total = _running_total(before, total.layout, model).merge(total)
-    theta, lacks = state.theta, ""
+        earlier, own = _running_total(before, total.layout, model), before["adapter"]
+        total = earlier.merge(total)
+    theta, lacks, evidence = part.scatter(state.theta, own), "", dict[str, Any]()
     try:
+        if options.form == "auto":
+            options, evidence = _chosen(options, earlier, cohort, own, dim)
         moments = moments_of(total, options, dim)
         weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
         theta = part.scatter(theta, _adapter(weight_DD, -weight_DD @ mean_D))
@@ -281,6 +305,7 @@ def server_step(
         "sum": total.vector,
         "num_phones": np.array([total.num_reports], np.int64),
         "model": model,
+        "adapter": own,
     }
     people = float(total[COUNTS][0]) * options.max_people
     return ServerState(
@@ -289,7 +314,48 @@ def server_step(
         rounds=state.rounds + 1,
         figures={"people_in_total": people, "phones_in_total": float(total.num_reports)},
         lacks=lacks,
+        evidence={} if lacks else evidence,
     )
+
+
+def _chosen(
+    options: StatisticsOptions, earlier: Total | None, cohort: Total, own: Vector, dim: int
+) -> tuple[StatisticsOptions, dict[str, Any]]:
+    """Return the options with the form that is predicted to separate a cohort's people best, and the evidence.
+
+    Maps are made of the `earlier` cohorts, so that none is judged by the people whom it was fitted to. Raises
+    ConfigError without any, and where no form is better than the task's `own` adapter.
+    """
+    if earlier is None:
+        raise ConfigError("form auto judges maps by a cohort that they were not made of, and waits for the second one")
+    judged = moments_of(cohort, replace(options, form="wccn", min_people=3), dim)
+    pairs = drawn_pairs(judged.mean, judged.within, judged.between)
+    own_DD, own_D = own[: dim * dim].reshape(dim, dim), own[dim * dim :] / options.longest
+    predicted = {OWN: predicted_eer(pairs, own_DD.astype(np.float64), own_D.astype(np.float64))}
+    tried = {
+        f"{form} {shrinkage:g}": replace(options, form=form, shrinkage=shrinkage)
+        for form, shrinkage in _CANDIDATES
+        if form != "lda" or options.rank < dim
+    }
+    for name, candidate in tried.items():
+        with contextlib.suppress(ConfigError):  # a form that the total cannot carry is none to choose
+            moments = moments_of(earlier, candidate, dim)
+            weight_DD = solved(moments, candidate)
+            predicted[name] = predicted_eer(pairs, weight_DD, -weight_DD @ moments.mean)
+    told = ", ".join(f"{name} {100 * eer:.2f}" for name, eer in predicted.items())
+    if (best := best_of(predicted)) == OWN:
+        raise ConfigError(
+            f"no form is predicted to separate people of the newest cohort clearly better than the task's model "
+            f"(equal error rates in %: {told}); the model stays"
+        )
+    evidence = {
+        "form": tried[best].form,
+        "shrinkage": tried[best].shrinkage,
+        "eer": predicted[best],
+        "predicted_eer": predicted,
+        "people": judged.num_people,
+    }
+    return tried[best], evidence
 
 
 def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout, model: NDArray[np.uint8]) -> Total:

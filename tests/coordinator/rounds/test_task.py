@@ -31,7 +31,7 @@ from mien.contribution import Total
 from mien.errors import ConfigError, DiskFullError, UnavailableError, UnreachableError
 from mien.methods import METHODS
 from mien.methods.base import IN_TOTAL, Property, ServerState
-from mien.protocol.canonical import model_to_json
+from mien.protocol.canonical import model_to_json, parse_json
 from mien.protocol.rounds import BlobId, RoundRef, Stage, Wait
 from mien.protocol.uploads import UploadPiece
 from mien.rounds import plan
@@ -483,6 +483,7 @@ class AddingUp:
             rounds=state.rounds + 1,
             figures={"phones_in_total": float(count)},
             lacks="" if count >= 4 else f"the total is of {count} phones",
+            evidence={"form": "wccn", "eer": 0.01 * count} if count >= 4 else {},
         )
 
 
@@ -517,6 +518,10 @@ def test_cohorts_of_one_model_add_up_and_a_device_counts_once(tmp_path: Path, mo
             assert len(set(models)) == 3
             assert (done.state, done.reason, done.model_id) == (TaskState.DONE, "", models[2])
             assert house.stores.store.model(done.model_id).parent_model_id == MODEL
+            (record,) = house.stores.store.evaluations(done.model_id)
+            told = parse_json(record.record_json, what="a measurement")
+            assert (told["protocol"], told["form"], told["eer"]) == ("fedavg, predicted", "wccn", 0.06)
+            assert (told["model_id"], told["task_id"], told["round"]) == (done.model_id, task.task_id, 3)
 
     run(story())
 

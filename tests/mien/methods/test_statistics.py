@@ -276,6 +276,7 @@ def test_the_map_does_not_take_sides() -> None:
           "trainable": ("adapter.*",)}, "in one sum of a task"),
         ({"server": ServerSpec(momentum=0.9)}, "server.momentum"),
         ({"options": {"form": "qda"}}, "form"),
+        ({"options": {"form": "auto", "min_people": 3}}, "rounds is 1"),
         ({"options": {"shrinkage": 1.5}}, "options.shrinkage"),
         ({"options": {"rank": 0}}, "options.rank"),
         ({"options": {"min_people": 2}}, "options.min_people"),
@@ -401,6 +402,64 @@ def test_a_damaged_total_is_refused(damage: str) -> None:
         kept["num_phones"] = np.array([0])
     with pytest.raises(CorruptDataError, match="damaged"):
         STATISTICS.server_step(task, part, replace(state, revealed={IN_TOTAL: kept}), sent, {})
+
+
+# The form is chosen by a cohort that no map was made of.
+
+
+def auto(everybody: list[Features], size: int, theta: Vector | None = None, **options: Any) -> list[ServerState]:
+    """Return the states after each cohort of so many phones of one person, with form auto."""
+    task = task_of(rounds=9, options={"min_people": 3, "max_people": 1, "form": "auto", "rank": 3, **options})
+    part = part_of(DIM)
+    states = [STATISTICS.server_start(task, part, theta_of(part) if theta is None else theta)]
+    for first in range(0, len(everybody), size):
+        total = total_of([phone(task, each) for each in everybody[first : first + size]])
+        states.append(STATISTICS.server_step(task, part, states[-1], total, {}))
+    return states[1:]
+
+
+def identity() -> Vector:
+    """Return a model whose adapter does nothing."""
+    return frozen(part_of(DIM), theta_of(part_of(DIM)))
+
+
+def test_auto_waits_for_a_second_cohort_and_takes_what_separates_it() -> None:
+    first, second, third = auto(people(360, seed=8), 120, identity())
+    assert "waits for the second one" in first.lacks
+    np.testing.assert_array_equal(first.theta, identity())
+    for state in (second, third):
+        predicted = state.evidence["predicted_eer"]
+        assert not state.lacks
+        assert set(predicted) == {"own", "centre 0", "wccn 0.5", "wccn 0.2", "plda 0.02", "lda 0.02"}
+        name = f"{state.evidence['form']} {state.evidence['shrinkage']:g}"
+        assert predicted[name] == min(predicted.values()) == state.evidence["eer"] < predicted["own"]
+        assert state.evidence["people"] == 120.0
+    chosen = task_of(
+        options={key: third.evidence[key] for key in ("form", "shrinkage")}
+        | {"min_people": 3, "max_people": 1, "rank": 3}
+    )
+    whole = stepped(chosen, total_of([phone(chosen, each) for each in people(360, seed=8)]), DIM)
+    np.testing.assert_allclose(part_of(DIM).gather(third.theta), part_of(DIM).gather(whole.theta), atol=1e-6)
+
+
+def test_a_population_for_which_nothing_helps_keeps_its_model() -> None:
+    """Features without a direction that scatters, and centred already: any map is the model's own or worse."""
+    rng = np.random.default_rng(11)
+    held = [mean + rng.normal(0, 0.5, (3, DIM)) for mean in rng.normal(0, 1.5, (400, DIM))]
+    for state in auto(held, 200, identity())[1:]:
+        assert "clearly better than the task's model" in state.lacks
+        np.testing.assert_array_equal(state.theta, identity())
+        assert state.evidence == {}
+        assert state.revealed[IN_TOTAL]["num_phones"].tolist() == [400]
+
+
+def test_the_model_to_beat_is_the_tasks_own_adapter() -> None:
+    """One that was adapted to these people before is as good as what can be made of them again."""
+    everybody = people(600, seed=8)
+    made = auto(everybody[:300], 150, identity())[-1].theta
+    again = auto(everybody[300:], 150, made)[-1]
+    assert "clearly better" in again.lacks
+    np.testing.assert_array_equal(again.theta, made)
 
 
 def test_noise_leaves_a_map_or_a_reason() -> None:
