@@ -48,6 +48,7 @@ MODULES: Final = (
     "benchmarks.secagg",
     "benchmarks.simulation",
     "benchmarks.soak",
+    "benchmarks.statistics",
     "benchmarks.stores",
 )
 """What is run as `python -m NAME`: the documentation names these."""
