@@ -163,7 +163,7 @@ def task_with(dp: DpSpec, method: str = "fedavg") -> TaskSpec:
 
 def test_where_sums_add_up_a_phone_is_in_one_of_them(attempts: Attempts) -> None:
     """Also where its sum may not have been opened: others' shares may have done that without it."""
-    log = attempts.under(promised(task_with(DpSpec(), "statistics"), None))
+    log = attempts.under(promised(task_with(DpSpec(), "statistics"), None, SumLimits(per_model=None)))
     first, second, third = (replace(ROUND, round=RoundNumber(ROUND.round + k)) for k in range(3))
     log.begin(first)
     log.begin(second)  # it sent nothing in the round before
@@ -260,7 +260,7 @@ def costs(log: Attempts) -> list[tuple[float, float, int]]:
 
 # --- without noise: two sums that differ by one phone tell what that phone sent ---
 
-CLEAR = promised(DpSpec(), None)
+CLEAR = promised(task_with(DpSpec()), None)
 MINE, OTHERS = b"m" * 32, b"o" * 32
 LATER_MODEL = replace(ROUND, model_sha256=b"2" * 32)
 
@@ -289,7 +289,7 @@ def test_the_same_pictures_go_into_one_opened_sum_a_model_whatever_the_task_is_c
             log.begin(again)
     release_shares(log, at(2, 1, LATER_MODEL))  # the next round's model is another one
     attempts.under(CLEAR, OTHERS).begin(at(3))  # and other pictures cancel nothing
-    attempts.under(promised(DpSpec(), None, SumLimits(per_model=2)), MINE).begin(at(4))
+    attempts.under(promised(task_with(DpSpec()), None, SumLimits(per_model=2)), MINE).begin(at(4))
 
 
 def test_an_attempt_that_nobody_was_helped_to_open_may_be_tried_again_and_keeps_others_out(attempts: Attempts) -> None:
@@ -318,7 +318,7 @@ def test_noise_that_only_the_coordinator_promises_is_none_here(attempts: Attempt
     """A coordinator that sees a sum without noise can take two of them apart."""
     dp = DpSpec("central_gaussian", 4.0, 8.0, 1e-6, max_participations=9, min_separation=1)
     central = replace(NOISE, mechanism=Mechanism.CENTRAL_GAUSSIAN)
-    log = attempts.under(promised(dp, None), MINE)
+    log = attempts.under(promised(task_with(dp), None), MINE)
     take_part(log, called("a", 1, central))
     with pytest.raises(BudgetExceededError, match="max_sums_per_model"):
         log.begin(called("b", 1, central))
@@ -329,7 +329,7 @@ def test_phones_own_noise_counts_as_far_as_it_promises_something(
     attempts: Attempts, epsilon: float, num_sums: int
 ) -> None:
     dp = DpSpec("skellam", 4.0, epsilon, 1e-6, max_participations=99, min_separation=1)
-    log = attempts.under(promised(dp, None), MINE)
+    log = attempts.under(promised(task_with(dp), None), MINE)
     rounds = [called(str(number), 1, replace(NOISE, target_epsilon=epsilon)) for number in range(3)]
     take_part(log, *rounds[:num_sums])
     for terms in rounds[num_sums:]:
@@ -340,7 +340,7 @@ def test_phones_own_noise_counts_as_far_as_it_promises_something(
 def test_models_that_differ_in_a_bit_are_as_many_as_a_day_has_sums(tmp_path: Path, key_store: FileKeyStore) -> None:
     clock = SetClock()
     attempts = Attempts.open(tmp_path / "home" / "attempts.db", key_store, "default", clock)
-    log = attempts.under(promised(DpSpec(), None, SumLimits(per_day=3)), MINE)
+    log = attempts.under(promised(task_with(DpSpec()), None, SumLimits(per_day=3)), MINE)
     models = [replace(at(1, 1, ROUND), task_id=bytes([n] * 16), model_sha256=bytes([n] * 32)) for n in range(9)]
     release_shares(log, models[0])
     take_part(log, models[1], replace(models[1], attempt=2), replace(models[1], attempt=3))  # one round, never opened
