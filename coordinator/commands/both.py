@@ -195,8 +195,8 @@ def operator_app(program: Program, *, help: str, signs_first: bool = False) -> t
     )
     def renew(*, home: Path = Home, as_json: bool = Json) -> None:
         server = program.home(home)
-        certificate = server.write_operator(server.authority(), now())
-        _enter_certificate(server, program.name, certificate)
+        certificate = server.write_operator(server.operators(now()), now())
+        enter_certificate(server, program.name, certificate)
         path = str(server.operator_path)
         shell.emit({"certificate": path}, as_json=as_json, human=lambda: say(f"Renewed: {path}"))
 
@@ -259,13 +259,13 @@ def sign_operator(server: ServerHome[Any, Any], csr: Path, name: str, out: Path)
     """Write the certificate of an operator's request."""
     from coordinator.keys import pki
 
-    authority = server.authority()
+    authority = server.operators(now())
     certificate = pki.issue_operator_leaf_for_csr(authority, read_pem(csr), name, now())
-    _enter_certificate(server, name, certificate)
+    enter_certificate(server, name, certificate)
     write_atomically(out, pki.to_pem(certificate) + authority.certificate_pem)
 
 
-def _enter_certificate(server: ServerHome[Any, Any], name: str, certificate: x509.Certificate) -> None:
+def enter_certificate(server: ServerHome[Any, Any], name: str, certificate: x509.Certificate) -> None:
     """Enter an operator's certificate in the audit log."""
     from coordinator.keys import pki
 

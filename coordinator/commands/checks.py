@@ -52,9 +52,9 @@ class FolderChecks(Generic[H]):
         return f"fingerprint {pki.fingerprint(certificate)}, until {certificate.not_valid_after_utc:%Y-%m-%d}"
 
     async def operator(self) -> str:
-        """Check that the owner's credentials are this authority's and last."""
+        """Check that the owner's credentials are of the authority for operators, and last."""
         leaf = pki.load_certificate(self._home.public(self._home.operator_path))
-        pki.operator_identity(leaf, self._home.authority().certificate, self._clock())
+        pki.operator_identity(leaf, self._home.operators(self._clock()).certificate, self._clock())
         what = "the operator's certificate (operator renew)"
         pki.check_validity(leaf, self._clock(), what=what, warn_days=OPERATOR_WARNING_DAYS)
         return f"until {leaf.not_valid_after_utc:%Y-%m-%d}"

@@ -40,7 +40,7 @@ Setting up for the first time, with a registrar in R and this coordinator in C (
   mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
   --registrar-address registrar.example:7440
 
-  mien-registrar trust-coordinator C/ca.pem --home R --csr C/registrar-operator.csr --out C/registrar-operator.pem
+  mien-registrar trust-coordinator C/ca.pem --home R
 
   mien-coordinator serve --home C
 """
@@ -146,7 +146,6 @@ def init(
         "ca": str(made.ca_path),
         "ca_sha256": ca_sha256,
         "registrar_ca_sha256": trusted,
-        "registrar_operator_csr": str(made.registrar_operator_csr_path),
     }
 
     def human() -> None:
@@ -156,10 +155,7 @@ def init(
             if not registrar_address:
                 say(f"Next: set registrar_address in {made.config_path}, else revoked devices are not noticed, then")
             say(f"Next: mien-coordinator trust-registrar <registrar's folder>/ca.pem --home {home}, then")
-        csr, pem = made.registrar_operator_csr_path, made.registrar_operator_path
-        say(
-            f"Next: mien-registrar trust-coordinator {made.ca_path} --csr {csr} --out {pem} --home <registrar's folder>"
-        )
+        say(f"Next: mien-registrar trust-coordinator {made.ca_path} --home <registrar's folder>")
         say("Keep ca.key and store.key secret and backed up.")
 
     shell.emit(result, as_json=as_json, human=human)
@@ -201,11 +197,15 @@ def serve(
     """
     from coordinator import serve
 
+    coordinator = CoordinatorHome(home)
+    if advice := coordinator.registrar_key_advice():
+        typer.echo(advice, err=True)
+
     def told(config: CoordinatorConfig, port: int) -> tuple[dict[str, object], str]:
         what = f"Ready at {config.address} (port {port}). What each task shows: `privacy report`. Ctrl-C stops."
         return {"port": port}, what
 
-    both.serve(CoordinatorHome(home), {"listen": listen}, ready_file, serve.serve, told, as_json=as_json)
+    both.serve(coordinator, {"listen": listen}, ready_file, serve.serve, told, as_json=as_json)
 
 
 both.add_doctor(app, PROGRAM)

@@ -22,18 +22,34 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 
+def _data_folder() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "mien"
+
+
 def folder_option(name: str, *default: Any) -> Any:
     """Return the option that names a program's folder; `default` is `...` where it stands as a parameter's default."""
 
     def usual() -> Path:
-        data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-        return Path(data) / "mien" / name
+        return _data_folder() / name
 
     variable = f"MIEN_{name.upper()}_HOME"
     return typer.Option(*default, "--home", envvar=variable, help=f"The {name}'s folder.", default_factory=usual)
 
 
+def _usual_operator() -> Path:
+    return _data_folder() / "operator"
+
+
 Home = Annotated[Path, folder_option("coordinator")]
+OperatorHome = Annotated[
+    Path,
+    typer.Option(
+        "--operator",
+        envvar="MIEN_OPERATOR_HOME",
+        help="The operator's folder, as mien-registrar operator folder makes it.",
+        default_factory=_usual_operator,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 Task = Annotated[
     str, typer.Argument(help="The task's id (or its beginning), or its name: of several, the one not over.")

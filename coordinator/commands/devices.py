@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, fields
+from coordinator.commands.common import Home, Json, OperatorHome, ask, fields
 from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
 from coordinator.commands.invites import list_devices as list_joined
 from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
-from mien.errors import MienError
+from coordinator.registrar.home import RegistrarHome
+from mien.errors import MienError, NotFoundError
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
@@ -39,6 +40,7 @@ _TOLD: Final = (
 @app.command()
 def invite(
     home: Home,
+    operator: OperatorHome,
     population: Annotated[str, typer.Option(help="The population that the device will belong to.")] = "default",
     valid_hours: Annotated[float, typer.Option(min=0, help="How long it can be used; 0: as the registrar says.")] = 0,
     note: Annotated[str, typer.Option(help="What the list of devices is to say about this device.")] = "",
@@ -48,16 +50,16 @@ def invite(
 
     Example: mien-coordinator device invite --note "Alice's phone"
     """
-    make_invite(_ask(home), population, valid_hours, note, as_json=as_json)
+    make_invite(_ask(home, operator), population, valid_hours, note, as_json=as_json)
 
 
 @app.command("list")
-def list_devices(home: Home, as_json: Json = False) -> None:
+def list_devices(home: Home, operator: OperatorHome, as_json: Json = False) -> None:
     """List the devices that joined, with what they told: what runs models there, and who stays out of rounds.
 
     Example: mien-coordinator device list
     """
-    devices = list_joined(_ask(home))
+    devices = list_joined(_ask(home, operator))
     seen, missing = _seen(home)
 
     def human() -> None:
@@ -76,6 +78,7 @@ def list_devices(home: Home, as_json: Json = False) -> None:
 def revoke(
     device_id: Annotated[str, typer.Argument(help="The device's id or its beginning, as device list shows it.")],
     home: Home,
+    operator: OperatorHome,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -83,16 +86,22 @@ def revoke(
 
     Example: mien-coordinator device revoke 3f0c --reason "phone lost"
     """
-    revoke_device(_ask(home), device_id, reason, listed_by="mien-coordinator device list", as_json=as_json)
+    revoke_device(_ask(home, operator), device_id, reason, listed_by="mien-coordinator device list", as_json=as_json)
 
 
-def _ask(folder: Path) -> Ask:
-    """Return what asks the registrar for this coordinator."""
+def _ask(folder: Path, operator: Path) -> Ask:
+    """Return what asks the registrar for the operator whose credentials lie in a folder of their own."""
 
     def ask(question: Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]) -> Any:
-        home = CoordinatorHome(folder)
-        address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
-        return ask_registrar(address, credentials, "registrar_admin_address", question)
+        home = RegistrarHome(operator)
+        if not home.operator_key_path.exists():
+            advice = CoordinatorHome(folder).registrar_key_advice()
+            raise NotFoundError(
+                f"there are no credentials for the registrar in {operator}; make them there with mien-registrar "
+                "operator folder, or name another --operator" + (f" ({advice})" if advice else "")
+            )
+        address, credentials = home.resolve().config.admin_address, home.operator_credentials()
+        return ask_registrar(address, credentials, "admin_address", question)
 
     return ask
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,7 +17,6 @@ from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke
 from coordinator.commands.invites import list_devices as list_joined
 from coordinator.registrar.config import LIMITS, RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
-from mien.errors import ConfigError
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
@@ -35,9 +35,12 @@ Setting up registrar and coordinator for the first time, in folders R and C; the
   mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
   --registrar-address registrar.example:7440
 
-  mien-registrar trust-coordinator C/ca.pem --home R --csr C/registrar-operator.csr --out C/registrar-operator.pem
+  mien-registrar trust-coordinator C/ca.pem --home R
 
-Only public files are exchanged: two CA certificates, one certificate request and the certificate made from it.
+  mien-registrar operator folder O --name alice --home R
+
+Registrar and coordinator exchange public files only: their CA certificates. O holds an operator's key: keep it on the
+operator's machine, and never in C.
 """
 
 
@@ -79,13 +82,15 @@ app = typer.Typer(
     help="Admit devices: invite them, sign their certificates, revoke them.\n" + FIRST_TIME,
 )
 app.add_typer(both.config_app(PROGRAM), name="config")
-app.add_typer(
-    both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True), name="operator"
-)
+_OPERATORS: Final = both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True)
+app.add_typer(_OPERATORS, name="operator")
 app.add_typer(audit_app(PROGRAM), name="audit")
 
 _ADMIN: Final = "127.0.0.1:7441"
-_OPERATOR_FILES: Final = "--csr C/registrar-operator.csr --out C/registrar-operator.pem"
+_NO_CSR: Final = (
+    "--csr and --out do nothing any more: a coordinator's folder holds nothing that admits phones; run mien-registrar "
+    "operator folder O --name NAME, and invite phones with mien-registrar invite --home O"
+)
 
 
 Home = Annotated[Path, folder_option("registrar")]
@@ -133,7 +138,7 @@ def init(
                 f"  mien-coordinator init --home C --address {config.coordinator_address} "
                 f"--registrar-ca {made.ca_path} --registrar-address {config.address}{admin}"
             )
-            say(f"  mien-registrar trust-coordinator C/ca.pem --home {home} {_OPERATOR_FILES}")
+            say(f"  mien-registrar trust-coordinator C/ca.pem --home {home}")
         say("Keep ca.key secret and backed up: whoever has it can admit devices.")
 
     shell.emit(result, as_json=as_json, human=human)
@@ -143,30 +148,26 @@ def init(
 def trust_coordinator_command(
     coordinator_ca: Annotated[Path, typer.Argument(help="The coordinator's public ca.pem.")],
     home: Home,
-    csr: Annotated[Path | None, typer.Option(help="The coordinator's request for operator credentials here.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Where to write the certificate made from --csr.")] = None,
+    csr: Annotated[Path | None, typer.Option(help="Does nothing any more.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Does nothing any more.")] = None,
     replace: Annotated[bool, typer.Option(help="Replace the coordinator that is trusted now.")] = False,
     as_json: Json = False,
 ) -> None:
     """Trust a coordinator, so that invites name it; a running registrar takes it up at once.
 
-    With --csr and --out the coordinator also becomes an operator here, for `mien-coordinator device invite`.
+    It becomes no operator here: `operator folder` makes credentials for the person who invites phones.
 
-    Example: mien-registrar trust-coordinator C/ca.pem --csr C/registrar-operator.csr --out C/registrar-operator.pem
+    Example: mien-registrar trust-coordinator C/ca.pem --home R
     """
-    if (csr is None) != (out is None):
-        raise ConfigError("--csr and --out belong together: the request, and where to write its certificate")
     registrar = RegistrarHome(home)
     fingerprint = registrar.trust(read_pem(coordinator_ca), replace=replace)
     both.enter(registrar, "coordinator.trust", fingerprint)
-    if csr is not None and out is not None:
-        both.sign_operator(registrar, csr, "coordinator", out)
-    result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None if out is None else str(out)}
+    result = {"coordinator_ca_sha256": fingerprint, "operator_certificate": None}
 
     def human() -> None:
         say(f"Coordinator trusted. CA fingerprint: {fingerprint}")
-        if out is None:
-            say(f"For mien-coordinator device invite: the same again with {_OPERATOR_FILES}.")
+        if csr is not None or out is not None:
+            say(_NO_CSR)
         say(f"Next: mien-registrar serve --home {home}, and mien-coordinator serve --home <coordinator's folder>")
 
     shell.emit(result, as_json=as_json, human=human)
@@ -242,6 +243,26 @@ def list_devices(home: Home, as_json: Json = False) -> None:
         )
 
     shell.emit(result, as_json=as_json, human=human)
+
+
+@_OPERATORS.command("folder")
+def operator_folder(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; not a server's.")],
+    home: Home,
+    name: Annotated[str, typer.Option(help=PROGRAM.words.operator_name)],
+    as_json: Json = False,
+) -> None:
+    """Make an operator's folder: key, certificate, and where this registrar answers; give it to that person.
+
+    Commands then take it: `mien-registrar invite --home O`, `mien-coordinator device list --operator O`.
+
+    Example: mien-registrar operator folder O --name alice --home R
+    """
+    os.umask(0o077)
+    registrar = RegistrarHome(home)
+    both.enter_certificate(registrar, name, registrar.make_operator_folder(folder, name, now()))
+    told = f"Operator's folder: {folder}. Next: mien-registrar invite --home {folder}"
+    shell.emit({"folder": str(folder), "name": name}, as_json=as_json, human=lambda: say(told))
 
 
 both.add_backups(app, PROGRAM)

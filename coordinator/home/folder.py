@@ -163,13 +163,17 @@ class ServerHome(ABC, Generic[T, S]):
         authority = pki.create_authority(home.name, now)
         home.settings.write(home.config_path, config)
         write_atomically(home.ca_path, authority.certificate_pem)
-        home.write_operator(authority, now)
-        home._make_keys()
+        home.write_operator(home._make_keys(authority, now), now)
         create_private(home.ca_key_path, authority.key_pem)
         return home
 
-    def _make_keys(self) -> None:
-        """Make what keys this program has besides."""
+    def _make_keys(self, authority: pki.Authority, now: datetime) -> pki.Authority:
+        """Make what keys this program has besides, and return the authority that signs for operators."""
+        return authority
+
+    def operators(self, now: datetime) -> pki.Authority:
+        """Return the authority that signs operators' certificates."""
+        return self.authority()
 
     def write_operator(self, authority: pki.Authority, now: datetime) -> x509.Certificate:
         """Give the folder's owner operator credentials, replacing earlier ones, and return their certificate."""

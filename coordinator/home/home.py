@@ -2,30 +2,30 @@
 
 ::
 
-    store.key                    seals what is stored of contributions and revealed data (0600)
-    registrar-operator.key/.csr  request for operator credentials at the registrar (key 0600)
-    registrar-operator.pem       what the registrar made of it, for `device invite`
-    registrar.crl                the registrar's newest revocation list
-    registrar.revoked            whom earlier lists revoked and that one does not name
+    store.key           seals what is stored of contributions and revealed data (0600)
+    registrar.crl       the registrar's newest revocation list
+    registrar.revoked   whom earlier lists revoked and that one does not name
     models/  states/  spool/  staging/
+
+Nothing here admits phones: an operator's credentials for the registrar lie in a folder of the operator's own.
 """
 
 from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from coordinator.home.config import SETTINGS, CoordinatorConfig
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import Settings
-from coordinator.keys.credentials import OperatorCredentials
-from mien.errors import DiskFullError, KeyStoreError
-from mien.shell.files import InFolder, read_private, write_atomically
-from mien.shell.keys import p256_key
+from mien.errors import DiskFullError
+from mien.shell.files import InFolder
 
 if TYPE_CHECKING:
+    from coordinator.keys import pki
     from coordinator.store.blobs import BlobStore
     from coordinator.store.store import Store
     from mien.shell.clock import Clock
@@ -44,14 +44,8 @@ class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
     store_key_path = InFolder("store.key")
     """The key that seals stored contributions and revealed data."""
 
-    registrar_operator_key_path = InFolder("registrar-operator.key")
-    """The key for operator credentials at the registrar."""
-
-    registrar_operator_csr_path = InFolder("registrar-operator.csr")
-    """The request for operator credentials at the registrar."""
-
-    registrar_operator_path = InFolder("registrar-operator.pem")
-    """The operator certificate that the registrar made."""
+    old_registrar_key_path = InFolder("registrar-operator.key")
+    """A key that older programs kept here: the registrar admitted phones at its word."""
 
     crl_path = InFolder("registrar.crl")
     """The newest revocation list."""
@@ -84,15 +78,15 @@ class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
             raise DiskFullError(f"only {free / 1e6:.0f} MB are free; rounds need room for every contribution")
         return f"{free / 1e9:.1f} GB free"
 
-    def registrar_credentials(self) -> OperatorCredentials:
-        """Return the credentials of this coordinator for the registrar, as an operator."""
-        if not self.registrar_operator_path.is_file():
-            raise KeyStoreError(
-                "the registrar has not made this coordinator an operator yet; run mien-registrar trust-coordinator "
-                f"with --csr {self.registrar_operator_csr_path.name} --out {self.registrar_operator_path.name}"
-            )
-        key = read_private(self.registrar_operator_key_path, what="the key for the registrar")
-        return OperatorCredentials(self.public(self.trusted_ca_path), self.public(self.registrar_operator_path), key)
+    def registrar_key_advice(self) -> str:
+        """Return what to do about a key of older programs that once admitted phones; empty where there is none."""
+        if not self.old_registrar_key_path.exists():
+            return ""
+        return (
+            f"{self.folder} holds registrar-operator.key of an older program, which registrars take no more: delete "
+            "registrar-operator.key, .csr and .pem, and invite phones from a folder on the operator's machine that "
+            "mien-registrar operator folder makes"
+        )
 
     def check_private(self) -> None:
         """Raise unless the folder and its keys are the owner's alone."""
@@ -101,13 +95,10 @@ class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
         super().check_private()
         MasterKey.load(self.store_key_path)
 
-    def _make_keys(self) -> None:
-        """Make the store's key, and a request for operator credentials at the registrar."""
-        from coordinator.keys import pki
+    def _make_keys(self, authority: pki.Authority, now: datetime) -> pki.Authority:
+        """Make the store's key; the coordinator's own authority signs for its operators."""
         from coordinator.store.sealing import MasterKey
 
         if not self.store_key_path.exists():
             MasterKey.create(self.store_key_path)
-        key = p256_key()
-        write_atomically(self.registrar_operator_key_path, pki.key_to_pem(key), private=True)
-        write_atomically(self.registrar_operator_csr_path, pki.create_csr(key))
+        return authority

@@ -17,6 +17,7 @@ LIMITS: Final = {
     "device_certificate_days": (1, 90),
     "renewal_grace_days": (0, 365),
     "invite_valid_s": (60, MAX_INVITE_S),
+    "invites_per_day": (1, 1_000_000),
     "max_join_failures": (1, 1000),
     "join_failure_window_s": (1, 86400),
     "drain_s": (0, 300),
@@ -46,7 +47,8 @@ class RegistrarConfig:
     device_certificate_days: Annotated[int, "life of a phone's certificate"] = 7
     renewal_grace_days: Annotated[int, "how long after its end it can still be renewed"] = 30
     invite_valid_s: Annotated[int, "life of an invite, at most 30 days"] = 86400
-    max_join_failures: Annotated[int, "failed attempts of one address within the window"] = 10
+    invites_per_day: Annotated[int, "invites that all operators together may make in any 24 hours"] = 100
+    max_join_failures: Annotated[int, "failed attempts of one address to join, within the window"] = 10
     join_failure_window_s: Annotated[int, "that window"] = 60
     drain_s: Annotated[int, "time for calls under way at SIGTERM"] = 10
     release_key: Annotated[

@@ -29,7 +29,7 @@ from coordinator.registrar.store import (
     Transaction,
 )
 from coordinator.store import audit
-from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
+from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RateLimitedError, RevokedError
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.ids import PopulationId
 from mien.protocol.invite import Invite
@@ -45,6 +45,7 @@ RENEWAL_REPEAT_S: Final = 60
 MAX_LISTED: Final = 1000
 """Most devices that one answer holds, which keeps it within a message's limit."""
 
+_DAY_S: Final = 86400
 _USED: Final = "this invite was used by another device; if that was not you, tell the operator and ask for a new one"
 _REVOKED: Final = f"this device was revoked, or its key was replaced; {pki.AFTER_REVOCATION}"
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
@@ -103,7 +104,8 @@ class Registry:
     def create_invite(self, population: str, valid_s: int, note: str, *, actor: str) -> NewInvite:
         """Return a new invite into a population; `valid_s` of 0 takes the configured validity.
 
-        `actor` is the operator who asks, for the audit log, which holds neither the token nor the note.
+        `actor` is the operator who asks, for the audit log, which holds neither the token nor the note. Raises
+        RateLimitedError once `invites_per_day` were made.
         """
         pki.check_name(population)
         valid_s = valid_s or self._config.invite_valid_s
@@ -112,8 +114,14 @@ class Registry:
         coordinator_ca, token, now = self._coordinator_ca(), self._new_token(), self._now_s()
         record = InviteRecord(_token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
         with self._store.begin() as transaction:
+            left = self._config.invites_per_day - transaction.invites_since(now - _DAY_S)
+            if left < 1:
+                raise RateLimitedError(
+                    f"{self._config.invites_per_day} invites were made within 24 hours, the most that invites_per_day "
+                    "lets all operators make; wait, or raise it in registrar.toml and restart the registrar"
+                )
             transaction.add_invite(record)
-            detail = {"population": population, "expires_unix_s": record.expires_unix_s}
+            detail = {"population": population, "expires_unix_s": record.expires_unix_s, "left_today": left - 1}
             transaction.log(now, actor, "invite.make", _invite_id(record), detail)
         ca_sha256 = pki.fingerprint(self._authority.certificate)
         invite = Invite(self._config.address, ca_sha256, pki.fingerprint(coordinator_ca), token)

@@ -84,12 +84,13 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
         admin = _server(MAX_MESSAGE_BYTES)
-        operators = RegistrarAdminService(registry, ca, worker, clock)
+        operators_ca = home.operators(clock()).certificate
+        operators = RegistrarAdminService(registry, operators_ca, worker, clock)
         registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
         ports = Ports(
             listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
             listen(
-                admin, config.operators_listen, leaf.credentials(client_ca=authority.certificate_pem), change=_CHANGE
+                admin, config.operators_listen, leaf.credentials(client_ca=pki.to_pem(operators_ca)), change=_CHANGE
             ),
         )
         await join.start()

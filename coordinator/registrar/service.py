@@ -131,9 +131,9 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 
 
 class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
-    """Calls of operators: mutual TLS, and every call needs an operator's certificate of the registrar's authority.
+    """Calls of operators: mutual TLS, and every call needs a certificate of the operators' authority `ca`.
 
-    Device certificates come from the same authority and so pass the handshake; they are refused here.
+    Phones' certificates come from another authority, and so do not pass the handshake.
     """
 
     def __init__(self, registry: Registry, ca: x509.Certificate, worker: Worker, clock: Callable[[], datetime]) -> None:

@@ -162,6 +162,11 @@ class Transaction:
         row = self._one(sa.select(_INVITES).where(_INVITES.c.token_sha256 == token_sha256))
         return None if row is None else InviteRecord(**row._mapping)
 
+    def invites_since(self, unix_s: int) -> int:
+        """Return how many invites were made after a time."""
+        made = sa.select(sa.func.count()).select_from(_INVITES).where(_INVITES.c.created_unix_s > unix_s)
+        return int(self._connection.execute(made).scalar_one())
+
     def claim_invite(self, token_sha256: str, device_id: str, now: int) -> bool:
         """Mark an unused invite as used by a device; False when somebody was faster."""
         unused = (_INVITES.c.token_sha256 == token_sha256) & _INVITES.c.used_unix_s.is_(None)

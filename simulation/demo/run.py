@@ -22,7 +22,7 @@ from mien.specs import CohortSpec, TaskSpec, to_mapping
 from simulation.demo.outcome import conclude, measure
 from simulation.demo.people import people_from, synthetic_people
 from simulation.demo.programs import Programs
-from simulation.demo.servers import start_servers
+from simulation.demo.servers import OPERATOR, start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
 from simulation.faces.datasets import People
 from simulation.faces.models import Model, sface_path
@@ -116,7 +116,7 @@ def join_and_enrol(stage: Stage) -> None:
                 raise
 
     def whole(name: str) -> None:
-        invite = stage.operator("device", "invite", "--note", "demo phone")
+        invite = stage.operator("device", "invite", "--note", "demo phone", "--operator", str(stage.folder / OPERATOR))
         stage.phone(name, "join", invite["url"], "--keystore", "file")
         images = [str(path) for path in stage.people.enrolled(name)]
         stage.phone(name, "enroll", "owner", *images, "--consent")

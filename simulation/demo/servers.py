@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 from simulation.demo.programs import Programs, free_ports
 
-COORDINATOR = "coordinator"
+COORDINATOR: Final = "coordinator"
 """The name under which the coordinator's program, folder and log go."""
+
+OPERATOR: Final = "operator"
+"""The folder with the operator's credentials for the registrar."""
+
+_INVITES_PER_DAY: Final = 1_000_000  # all phones of a demo are invited at once
 
 
 def start_servers(folder: Path, programs: Programs) -> None:
@@ -20,9 +26,10 @@ def start_servers(folder: Path, programs: Programs) -> None:
     call("mien-coordinator", "init", "--home", coordinator, "--address", rounds, "--listen", rounds,
          "--registrar-ca", f"{registrar}/ca.pem", "--registrar-address", join,
          "--registrar-admin-address", admin)  # fmt: skip
-    call("mien-registrar", "trust-coordinator", f"{coordinator}/ca.pem", "--home", registrar,
-         "--csr", f"{coordinator}/registrar-operator.csr",
-         "--out", f"{coordinator}/registrar-operator.pem")  # fmt: skip
+    call("mien-registrar", "trust-coordinator", f"{coordinator}/ca.pem", "--home", registrar)
+    call("mien-registrar", "operator", "folder", str(folder / OPERATOR), "--name", "demo", "--home", registrar)
+    with (folder / "registrar" / "registrar.toml").open("a", encoding="utf-8") as settings:
+        settings.write(f"invites_per_day = {_INVITES_PER_DAY}\n")
     programs.start("registrar", "mien-registrar", "serve", "--home", registrar)
     programs.wait_for_port("registrar", join)
     programs.start(COORDINATOR, "mien-coordinator", "serve", "--home", coordinator)

@@ -17,15 +17,15 @@ import tomli_w
 from rich.table import Table
 
 from coordinator.commands import tasks
-from coordinator.home.home import CoordinatorHome
 from coordinator.operator.registrar_client import connect_admin
+from coordinator.registrar.home import RegistrarHome
 from mien.errors import ConfigError, EmptyFolderError, MienError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import create_private, write_atomically
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.demo.programs import Programs
-from simulation.demo.servers import COORDINATOR, start_servers
+from simulation.demo.servers import COORDINATOR, OPERATOR, start_servers
 from simulation.demo.stage import ended_by_signals, state_folder, step
 from simulation.faces.models import Model, write_model
 from simulation.phones.fleet import FleetOptions
@@ -173,11 +173,11 @@ def invites_for(options: PhonesOptions, folder: Path) -> list[str]:
     """Return an invite a phone: those of the file, or new ones of the operator whose folder it is."""
     if options.invites is not None:
         return read_invites(options.invites, options.count)
-    home = CoordinatorHome(folder / COORDINATOR if options.operator is None else options.operator)
-    address, credentials = home.resolve().config.registrar_admin_address, home.registrar_credentials()
+    home = RegistrarHome(folder / OPERATOR if options.operator is None else options.operator)
+    address, credentials = home.resolve().config.admin_address, home.operator_credentials()
 
     async def story() -> list[str]:
-        async with connect_admin(address, credentials, setting="registrar_admin_address") as admin:
+        async with connect_admin(address, credentials, setting="admin_address") as admin:
             return [
                 (await admin.create_invite(options.population, note="emulated phone")).url for _ in range(options.count)
             ]

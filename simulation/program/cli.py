@@ -422,7 +422,7 @@ def phones(
         bool, typer.Option("--local", help="Start a registrar and a coordinator on this machine.")
     ] = False,
     invites: Annotated[Path | None, typer.Option(help="A file of invites, one a line, of another coordinator.")] = None,
-    operator: Annotated[Path | None, typer.Option(help="A coordinator's folder, which can make the invites.")] = None,
+    operator: Annotated[Path | None, typer.Option(help="An operator's folder, which can make the invites.")] = None,
     population: Annotated[str, typer.Option(help="With --operator: the population of the invites.")] = "default",
     rounds: Annotated[int, typer.Option(min=0, help="Stop when so many rounds closed; 0: when nothing happens.")] = 3,
     task: Annotated[Path | None, typer.Option(help="With --local: the task in TOML; default: the last layer.")] = None,

@@ -69,7 +69,7 @@ def test_a_unit_starts_what_exists_where_its_user_may_write(path: Path) -> None:
 def test_the_dashboard_cannot_read_the_keys() -> None:
     hidden = unit(DEPLOY / "systemd/mien-dashboard.service")["Service"]["InaccessiblePaths"].split()
     home = CoordinatorHome(Path("/var/lib/mien/coordinator"))
-    keys = (home.ca_key_path, home.store_key_path, home.operator_key_path, home.registrar_operator_key_path)
+    keys = (home.ca_key_path, home.store_key_path, home.operator_key_path, home.old_registrar_key_path)
     assert hidden == [f"-{path}" for path in keys]
 
 

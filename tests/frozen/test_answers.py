@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from coordinator.keys import pki
+from mien.shell.keys import p256_key
 from tests.frozen.make import Programs, free_ports, serving
 from tests.frozen.programs import run
 from tests.frozen.test_cli import changes
@@ -81,6 +83,8 @@ def answers(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     }.items():
         names[name] = str(folder / f"{name}.toml")
         Path(names[name]).write_text(text, encoding="utf-8")
+    names["request"] = str(folder / "request.csr")
+    Path(names["request"]).write_bytes(pki.create_csr(p256_key()))
     public = programs.package("simulation") / "synthetic" / "faces" / "public"
     faces = folder / "faces"
     for person in sorted(public.iterdir())[:2]:

@@ -172,7 +172,7 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: FakeFleet, tm
         (("model", "evaluate", "released", "--data", str(tmp_path / "none")), 17, "there is no folder"),
         (("model", "evaluate", "released", "--data", str(tmp_path), "--protocol", "x"), 2, "known: lfw, folder"),
         (("init", "--address", "localhost:1"), 16, "nothing was changed"),
-        (("device", "list"), 61, "trust-coordinator"),
+        (("device", "list", "--operator", str(tmp_path / "none")), 17, "mien-registrar operator folder"),
     ):
         done = program("coordinator.commands.cli", *arguments, *home, check=False)
         assert (done.returncode, words in " ".join(done.stderr.split())) == (code, True), (arguments, done.stderr)
@@ -238,10 +238,9 @@ class Registrar:
             cli, "init", *self._home, "--address", self.address, "--listen", f"127.0.0.1:{self.port}",
             "--coordinator-address", fleet.address, "--admin-address", f"127.0.0.1:{admin}",
         )  # fmt: skip
-        program(
-            cli, "trust-coordinator", str(coordinator.ca_path), *self._home,
-            "--csr", str(coordinator.registrar_operator_csr_path), "--out", str(coordinator.registrar_operator_path),
-        )  # fmt: skip
+        program(cli, "trust-coordinator", str(coordinator.ca_path), *self._home)
+        self.operator = folder / "operator"
+        program(cli, "operator", "folder", str(self.operator), "--name", "alice", *self._home)
         program(
             "coordinator.commands.cli", "trust-registrar", str(self.home / "ca.pem"), "--replace",
             "--home", str(coordinator.folder),
@@ -284,24 +283,25 @@ def test_a_device_joins_takes_part_and_is_shut_out(fleet: FakeFleet, tmp_path: P
     """Invite, join and revoke by the command line; the coordinator refuses the device within seconds."""
     registrar = Registrar(tmp_path, fleet)
     home = ("--home", str(fleet.home.folder), "--json")
+    alice = (*home, "--operator", str(registrar.operator))
 
     async def story(process: subprocess.Popen[bytes]) -> None:
         invite = json.loads(
-            program("coordinator.commands.cli", "device", "invite", "--population", "joined", *home).stdout
+            program("coordinator.commands.cli", "device", "invite", "--population", "joined", *alice).stdout
         )
         credentials = await registrar.join(invite["url"])
         async with FakeDevice(fleet.address, credentials) as device:
             assert (await device.hello()).protocol_version == 1
-            (listed,) = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)["devices"]
+            (listed,) = json.loads(program("coordinator.commands.cli", "device", "list", *alice).stdout)["devices"]
             assert (listed["device_id"], listed["revoked"]) == (credentials.device_id, False)
             assert (listed["engines"], listed["stays_out_since_unix_ms"]) == (None, None), "it has not checked in yet"
             key, aside = fleet.home.operator_key_path, tmp_path / "aside"
             key.rename(aside)
-            listing = json.loads(program("coordinator.commands.cli", "device", "list", *home).stdout)
+            listing = json.loads(program("coordinator.commands.cli", "device", "list", *alice).stdout)
             assert [each["device_id"] for each in listing["devices"]] == [credentials.device_id]
             assert "the operator's key" in listing["told_missing"]
             aside.rename(key)
-            program("coordinator.commands.cli", "device", "revoke", credentials.device_id, *home)
+            program("coordinator.commands.cli", "device", "revoke", credentials.device_id, *alice)
             began = time.monotonic()
             while not isinstance(error := await _refusal(device), RevokedError):
                 assert time.monotonic() - began < 60, error

@@ -27,11 +27,10 @@ def home(tmp_path: Path) -> CoordinatorHome:
 def test_a_new_folder_holds_what_the_programs_need(home: CoordinatorHome) -> None:
     assert home.folder.stat().st_mode & 0o777 == 0o700
     private = {path.name for path in home.folder.iterdir() if not path.stat().st_mode & 0o077}
-    assert private == {"ca.key", "store.key", "operator.key", "registrar-operator.key"}
+    assert private == {"ca.key", "store.key", "operator.key"}
     authority = home.authority()
     leaf = pki.load_certificate(home.operator_path.read_bytes())
     assert pki.operator_identity(leaf, authority.certificate, NOW).id == "coordinator"
-    pki.csr_public_key(home.registrar_operator_csr_path.read_bytes())
     assert home.resolve().config == CONFIG
 
 
@@ -54,8 +53,6 @@ def test_one_registrar_is_trusted(home: CoordinatorHome) -> None:
     assert home.trusted_ca() == second.certificate
     with pytest.raises(ConfigError, match=r"own ca\.pem"):
         home.trust(home.ca_path.read_bytes(), replace=True)
-    with pytest.raises(KeyStoreError, match="trust-coordinator"):
-        home.registrar_credentials()
 
 
 def test_another_key_does_not_open_the_store(home: CoordinatorHome) -> None:

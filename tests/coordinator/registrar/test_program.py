@@ -241,22 +241,42 @@ def test_every_file_of_a_registrar_that_ran_is_private_or_public_on_purpose(prog
     with program.serving():
         program.json("invite")
         modes = {path.name: path.stat().st_mode & 0o777 for path in program.home.iterdir()}
-    public = {"ca.pem", "operator.pem", "coordinator-ca.pem", "registrar.toml"}
+    public = {"ca.pem", "operators-ca.pem", "operator.pem", "coordinator-ca.pem", "registrar.toml"}
     assert {name for name, mode in modes.items() if mode & 0o077} == public
-    assert {"ca.key", "operator.key", "registrar.db"} <= modes.keys()
+    assert {"ca.key", "operators-ca.key", "operator.key", "registrar.db"} <= modes.keys()
 
 
-def test_the_coordinator_becomes_an_operator_by_exchanging_public_files(program: Program, tmp_path: Path) -> None:
+def test_a_coordinator_becomes_no_operator_and_is_told_what_to_do(program: Program, tmp_path: Path) -> None:
+    request, certificate = tmp_path / "operator.csr", tmp_path / "operator.pem"
+    request.write_bytes(pki.create_csr(ec.generate_private_key(ec.SECP256R1())))
+    code, out, _ = program.run(
+        "trust-coordinator", str(tmp_path / "C-ca.pem"), "--csr", str(request), "--out", str(certificate)
+    )
+    assert (code, "operator folder" in out, certificate.exists()) == (0, True, False)
+
+
+def test_an_operator_calls_from_a_folder_of_their_own(program: Program, tmp_path: Path) -> None:
+    folder = tmp_path / "O"
+    with program.serving():
+        program.json("operator", "folder", str(folder), "--name", "alice")
+        assert program.refused("operator", "folder", str(folder), "--name", "bob")[0] is AlreadyExistsError
+        assert {path.name for path in folder.iterdir()} == {"ca.pem", "operator.key", "operator.pem", "registrar.toml"}
+        assert (folder / "operator.key").stat().st_mode & 0o077 == 0
+        alice = Program(folder, program.capture)
+        assert alice.json("invite")["url"].startswith("mien://join")
+    made = [entry for entry in program.json("audit", "list")["entries"] if entry["action"] == "invite.make"]
+    assert [entry["actor"] for entry in made] == ["alice"]
+    (tmp_path / "C").mkdir()
+    (tmp_path / "C" / "coordinator.toml").touch()
+    error, _ = program.refused("operator", "folder", str(tmp_path / "C"), "--name", "bob")
+    assert error is ConfigError
+
+
+def test_an_operators_key_stays_where_it_was_made(program: Program, tmp_path: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     request, certificate = tmp_path / "operator.csr", tmp_path / "operator.pem"
     request.write_bytes(pki.create_csr(key))
-    program.json("trust-coordinator", str(tmp_path / "C-ca.pem"), "--csr", str(request), "--out", str(certificate))
-    ca = pki.load_authority_certificate((program.home / "ca.pem").read_bytes())
-    leaf = pki.load_certificate(certificate.read_bytes())
-    assert leaf.public_key() == key.public_key()
-    assert pki.operator_identity(leaf, ca, datetime.now(UTC)).id == "coordinator"
-
-    assert program.refused("trust-coordinator", str(tmp_path / "C-ca.pem"), "--csr", str(request))[0] is ConfigError
+    ca = pki.load_authority_certificate((program.home / "operators-ca.pem").read_bytes())
     program.json("operator", "sign", str(request), "--name", "alice", "--out", str(certificate))
     leaf = pki.load_certificate(certificate.read_bytes())
     assert pki.operator_identity(leaf, ca, datetime.now(UTC)).id == "alice"
@@ -279,7 +299,7 @@ def test_each_step_of_setting_up_prints_the_whole_next_one(
     trust = next(line.split() for line in out.splitlines() if "mien-registrar trust-coordinator" in line)
     words = [f"{folder}{word[1:]}" if word.startswith("C/") else word for word in trust[1:]]
     code, out, _ = made.run(*[word for word in words if word not in ("--home", str(made.home))])
-    assert (code, "mien-registrar serve" in out, (folder / "registrar-operator.pem").is_file()) == (0, True, True)
+    assert (code, "mien-registrar serve" in out, (folder / "registrar-operator.key").exists()) == (0, True, False)
     refused = CliRunner().invoke(
         coordinator_app,
         ["init", "--home", str(tmp_path / "C3"), "--address=c.example:1", f"--registrar-ca={made.home / 'ca.pem'}"],
