@@ -8,6 +8,7 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -18,6 +19,7 @@ import structlog
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import settings_sha256
+from coordinator.keys import pki
 from coordinator.keys.tls import ServerLeaf
 from coordinator.operator.registrar_client import cosign
 from coordinator.release.rollouts_worker import RollOutKeeper
@@ -30,6 +32,7 @@ from coordinator.rounds.task import TaskSettings
 from coordinator.rounds.traces import NO_TRACES, RoundTraces
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import AccessInterceptor, Gate
+from coordinator.service.connections import ConnectionShares
 from coordinator.service.health import Probes, listening
 from coordinator.service.limits import CallLimiter
 from coordinator.service.log_keeper import LogKeeper
@@ -64,6 +67,7 @@ _LOG: Final = structlog.get_logger()
 _WINDOW_BYTES: Final = 64 * 1024
 _FIRST_FETCH_S: Final = 0.5
 _LAST_ANSWERS_S: Final = 2.0
+_CREDENTIALS_LIFETIME: Final = timedelta(hours=1)
 _KEY_SETTING: Final = "store_key_check"
 
 
@@ -111,10 +115,22 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         async def listed(action: str, number: int, detail: Mapping[str, object]) -> None:
             await stores.thread.run(stores.store.log, audit.REGISTRAR, action, str(number), detail)
 
-        revocations = Revocations(home.crl_path, registrar_ca, clock, max_age_s=max_age_s, on_new=listed)
+        authority = home.authority()
+        revocations = Revocations(
+            *(home.crl_path, registrar_ca, clock),
+            max_age_s=max_age_s,
+            on_new=listed,
+            first_ask=(
+                config.registrar_admin_address,
+                lambda: pki.issue_operator_leaf(authority, "coordinator", clock.now_utc(), _CREDENTIALS_LIFETIME),
+            ),
+        )
         gate = Gate(registrar_ca, home.ca(), revocations, clock)
         passed_on = () if replication is None else (replication.forwarding,)
-        server, port = _server(home, config, clock, gate, metrics, traces, *passed_on)
+        shares = ConnectionShares(
+            config.connections_per_address, config.connections_per_device, silent_s=2 * config.first_message_s
+        )
+        server, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
         log = _log_keeper(home, config, stores, clock)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log)
         operators = OperatorService(
@@ -133,7 +149,11 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         if replication is not None:
             replication.serve(engine, gate, add_services)
         probes = _probes(metrics, engine, uploads, stores, revocations, config, replication)
-        async with _fresh_revocations(revocations, config), _told_to_monitoring(probes, config):
+        async with (
+            _fresh_revocations(revocations, config),
+            _told_to_monitoring(probes, config),
+            shares.kept(port),
+        ):
             await (engine.start() if replication is None else replication.start(engine))
             await server.start()
             cosigning = asyncio.create_task(log.run(config.crl_fetch_s), name="cosigning")
@@ -288,6 +308,7 @@ def _server(
     config: CoordinatorConfig,
     clock: Clock,
     gate: Gate,
+    shares: ConnectionShares,
     metrics: Metrics,
     traces: RoundTraces,
     *last: grpc.aio.ServerInterceptor,
@@ -299,7 +320,7 @@ def _server(
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_concurrent_streams", config.max_calls),
+        ("grpc.max_concurrent_streams", min(config.max_calls, 4 * config.device_calls_at_once)),
         HANDSHAKE_LIMIT,
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
@@ -310,7 +331,8 @@ def _server(
         ("grpc.http2.lookahead_bytes", _WINDOW_BYTES),
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
-    interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), AccessInterceptor(gate, limiter), *last)
+    access = AccessInterceptor(gate, limiter, first_message_s=config.first_message_s, heard=shares.heard)
+    interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), access, *last)
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
     change = "; free the port, or change it in coordinator.toml"
     return server, listen(server, config.listens_at, leaf.credentials(client_ca=client_cas), change=change)

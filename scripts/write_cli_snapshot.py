@@ -42,6 +42,7 @@ MODULES: Final = (
     "benchmarks.coordinator",
     "benchmarks.device",
     "benchmarks.dp",
+    "benchmarks.hostile",
     "benchmarks.lfw",
     "benchmarks.personal",
     "benchmarks.search",

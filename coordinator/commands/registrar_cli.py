@@ -215,12 +215,19 @@ def revoke(
     device_id: Annotated[str, typer.Argument(help="The device's id or its beginning, as `list` shows it.")],
     home: Home,
     reason: Annotated[str, typer.Option(help="Why, for the log.")] = "",
+    local: Annotated[
+        bool, typer.Option("--local", help="In the registrar's own folder, without its ports; needs no running server.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Take back a device's admission; coordinators refuse it within seconds.
 
     Example: mien-registrar revoke 3f0c --reason "phone lost"
     """
+    if local:
+        revoked = _revoke_here(RegistrarHome(home), device_id, reason)
+        shell.emit({"device_id": revoked, "revoked": True}, as_json=as_json, human=lambda: say(f"Revoked {revoked}."))
+        return
     revoke_device(_ask(home), device_id, reason, listed_by="mien-registrar list", as_json=as_json)
 
 
@@ -272,6 +279,19 @@ both.add_doctor(app, PROGRAM)
 def main() -> None:
     """Run mien-registrar."""
     shell.run(app)
+
+
+def _revoke_here(home: RegistrarHome, wanted: str, reason: str) -> str:
+    """Revoke the device of an id or its beginning in the folder's database, also beside a server; return its id."""
+    from coordinator.registrar.issuing import Registry
+    from coordinator.store.audit import local_actor
+
+    os.umask(0o077)
+    with home.store() as store:
+        registry = Registry(store, home.authority(), home.resolve().config, home.trusted_ca, now)
+        found = registry.find(wanted)
+        registry.revoke(found, reason, actor=local_actor())
+    return found
 
 
 def _ask(folder: Path) -> Ask:

@@ -24,6 +24,7 @@ from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Surveyor
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
+from coordinator.service.connections import ConnectionShares
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
 from mien.shell.serving import serve_until_signalled
@@ -50,6 +51,7 @@ class PatientProtocol(H11Protocol):
     """HTTP whose connections end when no whole request has come within `REQUEST_S`: one must not just sit there."""
 
     _limit: asyncio.TimerHandle | None = None
+    shares: ConnectionShares
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait."""
@@ -64,6 +66,9 @@ class PatientProtocol(H11Protocol):
         if self._limit is not None and self.cycle is not None and not self.cycle.more_body:
             self._limit.cancel()
             self._limit = None
+            if self.client is not None:
+                host, port = self.client
+                self.shares.heard(f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop to wait."""
@@ -120,18 +125,20 @@ async def running(
     with _opened(home, config, clock) as (reader, accounts), _listening(host, int(port)) as listener:
         surveyor = Surveyor(home, config, reader, None if tls is None else tls.certificate, clock)
         dashboard = Dashboard(reader, accounts, surveyor, resolved, options, clock)
-        server = _Server(_server_config(dashboard, context))
+        shares = ConnectionShares(config.dashboard_connections, silent_s=REQUEST_S)
+        server = _Server(_server_config(dashboard, context, shares))
         with _quiet_logs():
-            serving = asyncio.create_task(server.serve([listener]))
-            try:
-                while not server.started and not serving.done():
-                    await asyncio.sleep(0.01)
-                at = f"[{host}]" if ":" in host else host
-                yield f"{'http' if tls is None else 'https'}://{at}:{listener.getsockname()[1]}/"
-            finally:
-                await dashboard.close_streams()
-                server.should_exit = True
-                await serving
+            async with shares.kept(listener.getsockname()[1]):
+                serving = asyncio.create_task(server.serve([listener]))
+                try:
+                    while not server.started and not serving.done():
+                        await asyncio.sleep(0.01)
+                    at = f"[{host}]" if ":" in host else host
+                    yield f"{'http' if tls is None else 'https'}://{at}:{listener.getsockname()[1]}/"
+                finally:
+                    await dashboard.close_streams()
+                    server.should_exit = True
+                    await serving
 
 
 def is_loopback(host: str) -> bool:
@@ -151,10 +158,10 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _server_config(dashboard: Dashboard, context: Any) -> uvicorn.Config:
+def _server_config(dashboard: Dashboard, context: Any, shares: ConnectionShares) -> uvicorn.Config:
     return uvicorn.Config(
         dashboard.app(),
-        http=PatientProtocol,
+        http=type("SharedProtocol", (PatientProtocol,), {"shares": shares}),
         ws="none",
         loop="asyncio",
         lifespan="on",

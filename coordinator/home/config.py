@@ -30,6 +30,10 @@ LIMITS: Final = {
     "device_calls_per_minute": (10, 1_000_000),
     "device_calls_at_once": (2, 10_000),
     "max_calls": (16, 100_000),
+    "first_message_s": (0.5, 600.0),
+    "connections_per_device": (1, 1000),
+    "connections_per_address": (4, 100_000),
+    "dashboard_connections": (4, 400),
     "max_model_bytes": (1024, 16 * 1024**3),
     "max_shard_bytes": (1024, 16 * 1024**3),
 }
@@ -64,9 +68,9 @@ class CoordinatorConfig:
     """What a coordinator needs to know. Addresses are host:port, with IPv6 addresses in brackets.
 
     `address` is where devices and operators reach the coordinator, `listen` where it listens (default: every interface
-    at that port), `names` are further names for its certificate. `registrar_address` is asked for revocations,
-    `registrar_admin_address` for invites. `database_url` and `blobs_url` default to files in the coordinator's folder;
-    `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
+    at that port), `names` are further names for its certificate. `registrar_admin_address` is asked for
+    revocations, and where it does not answer `registrar_address`. `database_url` and `blobs_url` default to files in
+    the coordinator's folder; `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the shortest pause that it is told
     afterwards; many devices are told longer ones, so that `check_ins_per_s` of them come, or as many as tasks gather.
@@ -85,7 +89,9 @@ class CoordinatorConfig:
     registrar_address: Annotated[
         str, "asked for revocations; empty: revoked phones are not noticed, and it says so"
     ] = ""
-    registrar_admin_address: Annotated[str, "asked for invites"] = "127.0.0.1:7441"
+    registrar_admin_address: Annotated[str, "asked for revocations first: strangers cannot crowd that port"] = (
+        "127.0.0.1:7441"
+    )
     database_url: Annotated[str, "empty: `coordinator.db` in the folder"] = field(default="", repr=False)
     blobs_url: Annotated[str, "where models and states lie; empty: in the folder"] = field(default="", repr=False)
     blobs_endpoint: Annotated[str, "address of an S3-compatible store that is not AWS's"] = ""
@@ -124,6 +130,11 @@ class CoordinatorConfig:
     device_calls_per_minute: Annotated[int, "calls that one phone may make in a minute"] = 600
     device_calls_at_once: Annotated[int, "calls that one phone may have open"] = 16
     max_calls: Annotated[int, "calls at once, of all phones together"] = 4096
+    first_message_s: Annotated[float, "a call whose message has not come within that time is ended"] = 10.0
+    connections_per_device: Annotated[int, "connections of one phone, or one operator; those silent longest end"] = 16
+    connections_per_address: Annotated[
+        int, "connections of one address from which no phone has called yet; those silent longest end"
+    ] = 512
     max_model_bytes: Annotated[int, "largest model"] = 1024**3
     max_shard_bytes: Annotated[int, "largest set of public faces"] = 256 * 1024**2
     metrics_port: Annotated[int, "port of [metrics and health](production.md#metrics-and-health); 0: off"] = 0
@@ -133,6 +144,9 @@ class CoordinatorConfig:
     ] = ""
     otlp_share: Annotated[float, "share of rounds and calls that are traced"] = 1.0
     dashboard_listen: Annotated[str, "where the [dashboard](production.md#dashboard) listens"] = "127.0.0.1:8443"
+    dashboard_connections: Annotated[
+        int, "connections of one address to it, of 400 of all; those silent longest end"
+    ] = 50
     dashboard_names: Annotated[tuple[str, ...], "names under which browsers reach it, besides this machine's own"] = ()
     json_logs: Annotated[bool, "logs as JSON"] = False
 

@@ -28,23 +28,29 @@ class ServerLeaf:
         self._lock = threading.Lock()
         self._current = pki.issue_server_leaf(authority, self._hosts, clock())
 
-    def credentials(self, *, client_ca: bytes | None = None) -> grpc.ServerCredentials:
-        """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it."""
+    def credentials(self, *, client_ca: bytes | Callable[[], bytes] | None = None) -> grpc.ServerCredentials:
+        """Return credentials that send leaf and authority, and with `client_ca` (PEM) demand a certificate of it.
 
-        served = self._fresh()
+        What returns PEM is asked at every handshake: who may call can change while the server runs.
+        """
+
+        def authorities() -> bytes | None:
+            return client_ca() if callable(client_ca) else client_ca
+
+        served, accepted = self._fresh(), authorities()
 
         def configuration(leaf: pki.Credentials) -> grpc.ServerCertificateConfiguration:
-            return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], client_ca)
+            return grpc.ssl_server_certificate_configuration([(leaf.key_pem, leaf.chain_pem)], accepted)
 
         def renewed() -> grpc.ServerCertificateConfiguration | None:
             """Return a configuration only if there is a new one: gRPC builds its TLS context anew for each it is
             given, and handshakes that begin meanwhile on other threads can then fail.
             """
-            nonlocal served
-            leaf = self._fresh()
-            if leaf is served:
+            nonlocal served, accepted
+            leaf, wanted = self._fresh(), authorities()
+            if leaf is served and wanted == accepted:
                 return None
-            served = leaf
+            served, accepted = leaf, wanted
             return configuration(leaf)
 
         return grpc.dynamic_ssl_server_credentials(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, fields
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import grpc
 from cryptography import x509
@@ -117,15 +117,25 @@ async def connect_admin(
 
 
 async def fetch_revocations(
-    address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S
+    address: str,
+    registrar_ca: x509.Certificate,
+    *,
+    credentials: pki.Credentials | None = None,
+    timeout_s: float = TIMEOUT_S,
 ) -> x509.CertificateRevocationList:
     """Return the registrar's current revocation list, its signature checked.
 
-    `address` is the joining port. Whether the list replaces the one at hand, `Revocations.accept` decides.
+    `address` is the operators' port with `credentials`, the joining port without. Whether the list replaces the one at
+    hand, `Revocations.accept` decides.
     """
-    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    own = (None, None) if credentials is None else (credentials.key_pem, credentials.chain_pem)
+    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca), *own)
     async with _channel(address, tls, pki.MAX_CRL_BYTES) as channel:
-        stub = registrar_pb2_grpc.RegistrarStub(channel)
+        stub: Any = (
+            registrar_pb2_grpc.RegistrarStub(channel)
+            if credentials is None
+            else registrar_pb2_grpc.RegistrarAdminStub(channel)
+        )
         call = stub.GetRevocations(registrar_pb2.GetRevocationsRequest(), timeout=timeout_s)
         reply = await _answer(call, _Address(address))
     return pki.load_crl(reply.crl_der, registrar_ca)
@@ -177,6 +187,7 @@ def _why_unreachable(address: _Address, details: str) -> str:
     if details.startswith("failed to connect") and any(sign in details for sign in reached):
         return (
             f"the server at {address} is not the registrar of this ca.pem, or does not accept these credentials; "
-            "check the address, the credentials and the clock"
+            "check the address, the credentials (those of an older release are made anew: mien-registrar operator) and "
+            "the clock"
         )
     return f"no registrar answers at {address}; start it with mien-registrar serve, or check the address"

@@ -20,6 +20,9 @@ LIMITS: Final = {
     "invites_per_day": (1, 1_000_000),
     "max_join_failures": (1, 1000),
     "join_failure_window_s": (1, 86400),
+    "first_message_s": (0.5, 600.0),
+    "calls_per_address": (1, 100_000),
+    "connections_per_address": (4, 100_000),
     "drain_s": (0, 300),
     "attestation_patch_level": (0, 999912),
 }
@@ -50,6 +53,11 @@ class RegistrarConfig:
     invites_per_day: Annotated[int, "invites that all operators together may make in any 24 hours"] = 100
     max_join_failures: Annotated[int, "failed attempts of one address to join, within the window"] = 10
     join_failure_window_s: Annotated[int, "that window"] = 60
+    first_message_s: Annotated[float, "a call whose message has not come within that time is ended"] = 5.0
+    calls_per_address: Annotated[int, "calls of one address that are answered at once, of 256 of all"] = 32
+    connections_per_address: Annotated[
+        int, "connections of one address; of more, those silent longest are shut. Raise it behind a balancer"
+    ] = 64
     drain_s: Annotated[int, "time for calls under way at SIGTERM"] = 10
     release_key: Annotated[
         str, "public key that phones pin when they join, and without whose signature they take no release"

@@ -19,7 +19,7 @@ from coordinator.home.folder import ServerHome
 from coordinator.home.settings import Settings
 from coordinator.registrar.config import SETTINGS, RegistrarConfig
 from mien.errors import AlreadyExistsError, ConfigError
-from mien.shell.files import InFolder, create_private, read_private, storage_errors, write_atomically
+from mien.shell.files import InFolder, read_private, storage_errors, write_atomically
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -99,5 +99,5 @@ class RegistrarHome(ServerHome[RegistrarConfig, "Store"]):
 
         operators = pki.create_authority("operators", now)
         write_atomically(self.operators_ca_path, operators.certificate_pem)
-        create_private(self.operators_ca_key_path, operators.key_pem)
+        write_atomically(self.operators_ca_key_path, operators.key_pem, private=True)
         return operators

@@ -48,6 +48,7 @@ MAX_LISTED: Final = 1000
 _DAY_S: Final = 86400
 _USED: Final = "this invite was used by another device; if that was not you, tell the operator and ask for a new one"
 _REVOKED: Final = f"this device was revoked, or its key was replaced; {pki.AFTER_REVOCATION}"
+_RECOUNT: Final = timedelta(seconds=1)
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
 _CRL_MEMORY: Final = timedelta(days=7)
 # Coordinators expect each revocation for that long, by their own clocks.
@@ -100,6 +101,7 @@ class Registry:
         self._new_token = new_token
         self._policy = policy
         self._crl: tuple[datetime, bytes] | None = None
+        self._counted = (clock(), 0)
 
     def create_invite(self, population: str, valid_s: int, note: str, *, actor: str) -> NewInvite:
         """Return a new invite into a population; `valid_s` of 0 takes the configured validity.
@@ -190,11 +192,30 @@ class Registry:
                 device = transaction.device(device.successor_id) if device.successor_id else None
         self._crl = None
 
+    def find(self, wanted: str) -> str:
+        """Return the id of the one device that an id or its beginning means; raises NotFoundError."""
+        with self._store.begin() as transaction:
+            near = transaction.devices_like(wanted) if wanted else []
+        if len(near) != 1:
+            found = "several devices fit" if near else "no device fits"
+            raise NotFoundError(f"{found} {wanted[:32]!r}; give an id that mien-registrar list shows")
+        return near[0]
+
     def crl(self) -> bytes:
-        """Return the signed revocation list (DER), made anew after a revocation and well before it is old."""
+        """Return the signed revocation list (DER), made anew after a revocation and well before it is old.
+
+        Others may revoke in the same database (`revoke --local`), so that is looked at once a second.
+        """
         now = self._clock()
+        if self._crl is not None and not timedelta(0) <= now - self._counted[0] < _RECOUNT:
+            with self._store.begin() as transaction:
+                count = transaction.count_revocations()
+            if count != self._counted[1]:
+                self._crl = None
+            self._counted = (now, count)
         if self._crl is None or not timedelta(0) <= now - self._crl[0] < _CRL_REFRESH:
             with self._store.begin() as transaction:
+                self._counted = (now, transaction.count_revocations())
                 revocations = transaction.revocations(
                     int((now - _CRL_MEMORY).timestamp()), int((now - _CRL_MIN_MEMORY).timestamp())
                 )

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -29,10 +29,11 @@ from coordinator.registrar.service import (
 )
 from coordinator.registrar.store import Store
 from coordinator.registrar.witness import Witness
-from coordinator.service.limits import FailureLimiter
-from coordinator.service.rpc import ErrorInterceptor, ReadableInterceptor, listen
+from coordinator.service.connections import ConnectionShares
+from coordinator.service.limits import FailureLimiter, OpenCalls, network_of
+from coordinator.service.rpc import ErrorInterceptor, FirstMessages, ReadableInterceptor, listen, peer_host
 from coordinator.store import audit
-from mien.errors import StorageError, UnreachableError
+from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.protocol.v1 import registrar_pb2_grpc
 from mien.shell.clock import WallClock
@@ -42,6 +43,12 @@ from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
+_STREAMS: Final = 16
+"""Calls that one connection may have open; a phone has one at a time."""
+
+_SILENT_S: Final = 20.0
+"""After how long a connection without any call is shut: a phone calls as soon as it is connected."""
+
 _HANDSHAKE_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
 _CHANGE: Final = "; free the port, or change it in registrar.toml"
@@ -76,27 +83,33 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         leaf = ServerLeaf(authority, config.server_names, clock)
         ca = authority.certificate
 
-        join = _server(MAX_JOIN_MESSAGE_BYTES)
+        join, join_shares = _server(MAX_JOIN_MESSAGE_BYTES, config)
         service = RegistrarService(
             *(registry, ca, config.coordinator_address, limiter, worker, clock),
             witness=Witness(store, authority, home.trusted_ca, clock),
             release_key=config.release_key,
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
-        admin = _server(MAX_MESSAGE_BYTES)
+        admin, admin_shares = _server(MAX_MESSAGE_BYTES, config)
         operators_ca = home.operators(clock()).certificate
-        operators = RegistrarAdminService(registry, operators_ca, worker, clock)
+        operators = RegistrarAdminService(registry, operators_ca, home.trusted_ca, worker, clock)
+
+        def callers() -> bytes:
+            """Return who may call operators: they, and the trusted coordinator for revocations."""
+            with contextlib.suppress(ConfigError):
+                return pki.to_pem(operators_ca) + pki.to_pem(home.trusted_ca())
+            return pki.to_pem(operators_ca)
+
         registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
         ports = Ports(
             listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
-            listen(
-                admin, config.operators_listen, leaf.credentials(client_ca=pki.to_pem(operators_ca)), change=_CHANGE
-            ),
+            listen(admin, config.operators_listen, leaf.credentials(client_ca=callers), change=_CHANGE),
         )
         await join.start()
         await admin.start()
         try:
-            yield ports
+            async with join_shares.kept(ports.join), admin_shares.kept(ports.admin):
+                yield ports
         finally:
             await asyncio.gather(join.stop(config.drain_s), admin.stop(config.drain_s))
             await worker.run(lambda: _enter(store, "server.stop", config))
@@ -118,15 +131,36 @@ def _enter(store: Store, action: str, config: RegistrarConfig) -> None:
         _LOG.info("audit log", head=str(head))
 
 
-def _server(max_message_bytes: int) -> grpc.aio.Server:
-    """Return a server that shares its port with nobody, takes messages up to a limit and drops who says nothing."""
+class _FairInterceptor(ReadableInterceptor):
+    """Gives each address its share of calls: to be begun, and to be answered. Goes behind `ErrorInterceptor`."""
+
+    def __init__(self, config: RegistrarConfig, shares: ConnectionShares) -> None:
+        self._first = FirstMessages(config.first_message_s, min(config.calls_per_address, _STREAMS))
+        self._open, self._shares = OpenCalls(config.calls_per_address), shares
+
+    def wrapped(self, call: Any, form: str, method: str) -> Any:
+        """Return a method that is given messages only."""
+
+        async def fair(requests: AsyncIterator[Any], context: Any) -> Any:
+            address = network_of(peer_host(context.peer()))
+            self._shares.heard(context.peer())
+            request = await self._first.read(requests, address)
+            with self._open.call(address):
+                return await call(request, context)
+
+        return fair
+
+
+def _server(max_message_bytes: int, config: RegistrarConfig) -> tuple[grpc.aio.Server, ConnectionShares]:
+    """Return a server that shares its port with nobody and takes messages up to a limit, and its connections."""
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", pki.MAX_CRL_BYTES),
-        ("grpc.max_concurrent_streams", _MAX_CALLS),
+        ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
-    interceptors = (ErrorInterceptor(), ReadableInterceptor())
-    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=_MAX_CALLS)
+    shares = ConnectionShares(config.connections_per_address, silent_s=_SILENT_S)
+    interceptors = (ErrorInterceptor(), _FairInterceptor(config, shares))
+    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=_MAX_CALLS), shares

@@ -18,7 +18,7 @@ from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.witness import Witness
 from coordinator.service.limits import FailureLimiter, network_of
 from coordinator.service.rpc import hello_reply, peer_host, peer_leaf_pem
-from mien.errors import AuthError
+from mien.errors import AuthError, MienError
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 
 MAX_JOIN_MESSAGE_BYTES: Final = 32 * 1024
@@ -79,10 +79,12 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         return self._reply(joined)
 
     async def Renew(self, request: registrar_pb2.RenewRequest, context: Any) -> registrar_pb2.JoinReply:
-        """Return a device's next certificate for a proof of its current key."""
-        joined = await self._limited(
-            context,
-            lambda: self._registry.renew(request.certificate_der, request.csr_der, request.signature, request.unix_ms),
+        """Return a device's next certificate for a proof of its current key.
+
+        Nothing can be guessed here, so failures are not counted: strangers cannot keep a phone from renewing.
+        """
+        joined = await self._worker.run(
+            lambda: self._registry.renew(request.certificate_der, request.csr_der, request.signature, request.unix_ms)
         )
         _LOG.info("renewed", device_id=joined.device_id, population=joined.population)
         return self._reply(joined)
@@ -108,7 +110,7 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         )
 
     async def _limited(self, context: Any, work: Callable[[], Joined]) -> Joined:
-        """Run `work` unless the caller's address has failed too often; count it when it fails to prove itself."""
+        """Run a join unless its address has failed too often; count it when it fails to prove itself."""
         host = network_of(peer_host(context.peer()))
         self._limiter.check(host)
         try:
@@ -133,12 +135,20 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
 class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
     """Calls of operators: mutual TLS, and every call needs a certificate of the operators' authority `ca`.
 
-    Phones' certificates come from another authority, and so do not pass the handshake.
+    Phones' certificates come from another authority, and so do not pass the handshake. The trusted coordinator, whose
+    authority `coordinator_ca` returns, may ask for revocations: here strangers do not stand in its way.
     """
 
-    def __init__(self, registry: Registry, ca: x509.Certificate, worker: Worker, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        ca: x509.Certificate,
+        coordinator_ca: Callable[[], x509.Certificate],
+        worker: Worker,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._registry = registry
-        self._ca = ca
+        self._ca, self._coordinator_ca = ca, coordinator_ca
         self._worker = worker
         self._clock = clock
 
@@ -182,6 +192,17 @@ class RegistrarAdminService(registrar_pb2_grpc.RegistrarAdminServicer):
                 for device, expires_unix_s in rows
             ]
         )
+
+    async def GetRevocations(
+        self, request: registrar_pb2.GetRevocationsRequest, context: Any
+    ) -> registrar_pb2.GetRevocationsReply:
+        """Return the signed revocation list."""
+        leaf = pki.load_certificate(peer_leaf_pem(context))
+        try:
+            pki.operator_identity(leaf, self._coordinator_ca(), self._clock())
+        except MienError:
+            self._operator(context)
+        return registrar_pb2.GetRevocationsReply(crl_der=await self._worker.run(self._registry.crl))
 
     def _operator(self, context: Any) -> str:
         """Return the calling operator's name; raises unless the certificate is an operator's and valid now."""

@@ -278,6 +278,17 @@ class Transaction:
         )
         return [pki.Revocation(int(r.serial, 16), datetime.fromtimestamp(r.revoked_unix_s, UTC)) for r in rows]
 
+    def count_revocations(self) -> int:
+        """Return how many certificates were ever revoked: it tells whether a list is still whole."""
+        return int(self._connection.execute(sa.select(sa.func.count()).select_from(_REVOCATIONS)).scalar_one())
+
+    def devices_like(self, beginning: str) -> Sequence[str]:
+        """Return up to two ids of devices that begin with some digits."""
+        rows = self._connection.execute(
+            sa.select(_DEVICES.c.device_id).where(_DEVICES.c.device_id.startswith(beginning, autoescape=True)).limit(2)
+        )
+        return [row.device_id for row in rows]
+
     def next_list_number(self, now: int) -> int:
         """Return a number for a new revocation list, larger than all before it even when the clock went back."""
         last = self._connection.execute(sa.select(sa.func.max(_REVOCATION_LISTS.c.number))).scalar_one()

@@ -15,7 +15,7 @@ from coordinator.keys import pki
 from coordinator.keys.pki import PeerIdentity, Role
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations
-from coordinator.service.rpc import ReadableInterceptor, parsed, peer_leaf_pem
+from coordinator.service.rpc import FirstMessages, ReadableInterceptor, parsed, peer_leaf_pem
 from mien.errors import CertificateError, PermissionDeniedError
 from mien.shell.clock import Clock
 
@@ -28,6 +28,8 @@ ALLOWED: Final = {
 
 _CALLER: ContextVar[PeerIdentity] = ContextVar("caller")
 _CACHED_LEAVES: Final = 4096
+_FIRST_MESSAGE_S: Final = 10.0
+_WAITING_CALLS: Final = 64
 
 
 def caller() -> PeerIdentity:
@@ -70,13 +72,21 @@ class Gate:
 class AccessInterceptor(ReadableInterceptor):
     """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`.
 
-    Without a `limiter` nobody's calls are counted.
+    Who calls is known by the call's beginning, before a message of it is waited for. Without a `limiter` nobody's calls
+    are counted. `heard` is told of each call that may go on: its peer, and who that proved to be.
     """
 
     def __init__(
-        self, gate: Gate, limiter: CallLimiter | None, allowed: Mapping[str, frozenset[Role]] = ALLOWED
+        self,
+        gate: Gate,
+        limiter: CallLimiter | None,
+        allowed: Mapping[str, frozenset[Role]] = ALLOWED,
+        *,
+        first_message_s: float = _FIRST_MESSAGE_S,
+        heard: Callable[[str, str], None] = lambda _peer, _owner: None,
     ) -> None:
-        self._gate, self._limiter, self._allowed = gate, limiter, allowed
+        self._gate, self._limiter, self._allowed, self._heard = gate, limiter, allowed, heard
+        self._first = FirstMessages(first_message_s, _WAITING_CALLS)
 
     def wrapped(self, call: Any, form: str, method: str) -> Any:
         """Return a method that answers those only whom its service is open to."""
@@ -91,6 +101,7 @@ class AccessInterceptor(ReadableInterceptor):
         if identity.role not in roles:
             raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
         _CALLER.set(identity)
+        self._heard(context.peer(), f"{identity.role.value}:{identity.id}")
         limiter = self._limiter if identity.role is Role.DEVICE else None
         with contextlib.nullcontext() if limiter is None else limiter.call(identity.device_id):
             yield identity
@@ -100,9 +111,9 @@ class AccessInterceptor(ReadableInterceptor):
         return self._gate.admit(peer_leaf_pem(context))
 
     def _call(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def admitted(request: Any, context: Any) -> Any:
-            with self._admitted(context, roles):
-                return await call(parsed(request), context)
+        async def admitted(requests: AsyncIterator[Any], context: Any) -> Any:
+            with self._admitted(context, roles) as identity:
+                return await call(await self._first.read(requests, identity.id), context)
 
         return admitted
 
@@ -114,14 +125,16 @@ class AccessInterceptor(ReadableInterceptor):
         return admitted
 
     async def _checked(self, requests: AsyncIterator[Any], identity: PeerIdentity) -> AsyncIterator[Any]:
+        yield await self._first.read(requests, identity.id)
         async for request in requests:
             self._gate.check(identity)
             yield parsed(request)
 
     def _stream(self, call: Any, roles: frozenset[Role]) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
-        async def admitted(request: Any, context: Any) -> AsyncGenerator[Any, None]:
+        async def admitted(requests: AsyncIterator[Any], context: Any) -> AsyncGenerator[Any, None]:
             with self._admitted(context, roles) as identity:
-                async with aclosing(call(parsed(request), context)) as replies:
+                request = await self._first.read(requests, identity.id)
+                async with aclosing(call(request, context)) as replies:
                     async for reply in replies:
                         self._gate.check(identity)
                         yield reply

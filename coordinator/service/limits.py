@@ -67,6 +67,29 @@ class CallLimiter:
         return allowance
 
 
+class OpenCalls:
+    """Refuses a caller's calls beyond `at_once` that are being answered."""
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._open: dict[str, int] = {}
+
+    @contextlib.contextmanager
+    def call(self, caller: str) -> Iterator[None]:
+        """Count a call while the block runs; raises RateLimitedError instead of beginning it."""
+        if self._open.get(caller, 0) >= self._at_once:
+            raise RateLimitedError(
+                f"this address has {self._at_once} calls open, the most that one may have; try again", retry_after_s=1.0
+            )
+        self._open[caller] = self._open.get(caller, 0) + 1
+        try:
+            yield
+        finally:
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+
 def network_of(host: str) -> str:
     """Return the network of one caller: an IPv4 address, or the /64 network that one IPv6 household is given."""
     try:

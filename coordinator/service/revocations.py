@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
@@ -40,12 +41,16 @@ class Revocations:
         *,
         max_age_s: float,
         on_new: Callable[[str, int, Mapping[str, object]], Awaitable[None]] | None = None,
+        first_ask: tuple[str, Callable[[], pki.Credentials]] | None = None,
     ) -> None:
         """`on_new` receives every list that is new: what was done with it, its number, and what else the log tells.
 
+        `first_ask` is the registrar's operators' port, and what makes this coordinator's credentials for it: there
+        strangers do not stand in the way. Where it does not answer, the joining port is asked.
+
         Raises CorruptDataError or CertificateError when what was kept on disk is damaged.
         """
-        self._on_new = on_new
+        self._on_new, self._first_ask = on_new, first_ask
         self._path, self._ca, self._clock, self._max_age_s = path, registrar_ca, clock, max_age_s
         self._crl: x509.CertificateRevocationList | None = None
         self._confirmed_at = float("-inf")
@@ -150,7 +155,13 @@ class Revocations:
             fetch_revocations,  # the dashboard reads lists, and needs no gRPC
         )
 
-        crl = await fetch_revocations(address, self._ca, timeout_s=timeout_s)
+        crl = None
+        if self._first_ask is not None:
+            with contextlib.suppress(MienError):
+                at, made = self._first_ask
+                crl = await fetch_revocations(at, self._ca, credentials=made(), timeout_s=timeout_s / 2)
+        if crl is None:
+            crl = await fetch_revocations(address, self._ca, timeout_s=timeout_s)
         action = self.accept(crl)
         if self._on_new is not None and action:
             detail: dict[str, object] = {"sha256": _sha256(crl)}

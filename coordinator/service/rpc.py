@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
@@ -13,7 +13,14 @@ import grpc
 import structlog
 from google.protobuf.message import DecodeError
 
-from mien.errors import CertificateError, ConfigError, CorruptDataError, MienError, RateLimitedError
+from mien.errors import (
+    CertificateError,
+    ConfigError,
+    CorruptDataError,
+    MienError,
+    RateLimitedError,
+    UnreachableError,
+)
 from mien.protocol.status import choose_version, to_status
 from mien.protocol.v1 import common_pb2
 from mien.shell.version import software
@@ -59,12 +66,16 @@ class CallInterceptor(grpc.aio.ServerInterceptor, ABC):
         sides = (handler.request_streaming, handler.response_streaming)
         form = "_".join("stream" if streaming else "unary" for streaming in sides)
         call = self.wrapped(getattr(handler, form), form, handler_call_details.method)
-        made: Handler = getattr(grpc, f"{form}_rpc_method_handler")(call, *self.codec(handler))
+        made: Handler = getattr(grpc, f"{self.form(form)}_rpc_method_handler")(call, *self.codec(handler))
         return made
+
+    def form(self, form: str) -> str:
+        """Return the form of what `wrapped` returns for a method of a form."""
+        return form
 
     @abstractmethod
     def wrapped(self, call: Any, form: str, method: str) -> Any:
-        """Return what is to answer in the place of `call`, of the same form: `unary_stream` or so."""
+        """Return what is to answer in the place of `call`, which is of `form` (`unary_stream` or so)."""
 
     def codec(self, handler: Handler) -> tuple[Any, Any]:
         """Return what reads requests and what writes replies."""
@@ -109,20 +120,55 @@ class ErrorInterceptor(CallInterceptor):
             self._on_end(method, reason)
 
 
+class FirstMessages:
+    """Waits for calls' first messages: each for `wait_s`, and of one caller `at_once`, of which the oldest gives way.
+
+    gRPC waits without end for the message of a call that was begun, before its handler is asked. So calls are taken as
+    streams, which look the same on the wire, and the wait is here.
+    """
+
+    def __init__(self, wait_s: float, at_once: int) -> None:
+        self._wait_s, self._at_once = wait_s, at_once
+        self._waiting: dict[str, dict[asyncio.Timeout, None]] = {}
+
+    async def read(self, requests: AsyncIterator[Any], caller: str) -> Any:
+        """Return a call's first message; raises UnreachableError where it is late, CorruptDataError without one."""
+        waiting = self._waiting.setdefault(caller, {})
+        try:
+            async with asyncio.timeout(self._wait_s) as limit:
+                waiting[limit] = None
+                if len(waiting) > self._at_once:
+                    oldest = next(iter(waiting))
+                    del waiting[oldest]
+                    if not oldest.expired():
+                        oldest.reschedule(0)
+                async for request in requests:
+                    return parsed(request)
+        except TimeoutError as error:
+            raise UnreachableError(
+                f"no message came within {self._wait_s:g} s of the call's beginning, or too many such calls are open; "
+                "send the call again"
+            ) from error
+        finally:
+            waiting.pop(limit, None)
+            if not waiting:
+                self._waiting.pop(caller, None)
+        raise CorruptDataError("the call ended without a message; upgrade the calling program")
+
+
 class ReadableInterceptor(CallInterceptor):
-    """Refuses a message that is none of the protocol with an error (single calls). Goes behind `ErrorInterceptor`."""
+    """Refuses a message that is none of the protocol, and a call without one. Goes behind `ErrorInterceptor`.
+
+    Handlers of single messages are given to gRPC as handlers of streams: see `FirstMessages`.
+    """
+
+    def form(self, form: str) -> str:
+        """Return the form that takes a stream of requests."""
+        return f"stream_{form.rpartition('_')[2]}"
 
     def codec(self, handler: Handler) -> tuple[Any, Any]:
         """Return what reads requests, and never raises, and what writes replies."""
         return tolerant(handler.request_deserializer), handler.response_serializer
-
-    def wrapped(self, call: Any, form: str, method: str) -> Any:
-        """Return a method that is given messages only."""
-
-        async def readable(request: Any, context: Any) -> Any:
-            return await call(parsed(request), context)
-
-        return readable
 
 
 class _Unreadable:

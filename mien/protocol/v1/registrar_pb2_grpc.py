@@ -305,6 +305,11 @@ class RegistrarAdminStub:
                 request_serializer=mien_dot_v1_dot_registrar__pb2.ListDevicesRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_registrar__pb2.ListDevicesReply.FromString,
                 _registered_method=True)
+        self.GetRevocations = channel.unary_unary(
+                '/mien.v1.RegistrarAdmin/GetRevocations',
+                request_serializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.FromString,
+                _registered_method=True)
 
 
 class RegistrarAdminServicer:
@@ -329,6 +334,13 @@ class RegistrarAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetRevocations(self, request, context):
+        """The same list as at the joining port, which strangers can crowd. Also for the trusted coordinator.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RegistrarAdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -346,6 +358,11 @@ def add_RegistrarAdminServicer_to_server(servicer, server):
                     servicer.ListDevices,
                     request_deserializer=mien_dot_v1_dot_registrar__pb2.ListDevicesRequest.FromString,
                     response_serializer=mien_dot_v1_dot_registrar__pb2.ListDevicesReply.SerializeToString,
+            ),
+            'GetRevocations': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRevocations,
+                    request_deserializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -430,6 +447,33 @@ class RegistrarAdmin:
             '/mien.v1.RegistrarAdmin/ListDevices',
             mien_dot_v1_dot_registrar__pb2.ListDevicesRequest.SerializeToString,
             mien_dot_v1_dot_registrar__pb2.ListDevicesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetRevocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.RegistrarAdmin/GetRevocations',
+            mien_dot_v1_dot_registrar__pb2.GetRevocationsRequest.SerializeToString,
+            mien_dot_v1_dot_registrar__pb2.GetRevocationsReply.FromString,
             options,
             channel_credentials,
             insecure,

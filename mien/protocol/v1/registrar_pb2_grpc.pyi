@@ -122,6 +122,8 @@ class RegistrarAdminStub:
     CreateInvite: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.CreateInviteRequest, _registrar_pb2.CreateInviteReply]
     RevokeDevice: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.RevokeDeviceRequest, _registrar_pb2.RevokeDeviceReply]
     ListDevices: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.ListDevicesRequest, _registrar_pb2.ListDevicesReply]
+    GetRevocations: _grpc.UnaryUnaryMultiCallable[_registrar_pb2.GetRevocationsRequest, _registrar_pb2.GetRevocationsReply]
+    """The same list as at the joining port, which strangers can crowd. Also for the trusted coordinator."""
 
 @_typing.type_check_only
 class RegistrarAdminAsyncStub(RegistrarAdminStub):
@@ -131,6 +133,8 @@ class RegistrarAdminAsyncStub(RegistrarAdminStub):
     CreateInvite: _aio.UnaryUnaryMultiCallable[_registrar_pb2.CreateInviteRequest, _registrar_pb2.CreateInviteReply]  # type: ignore[assignment]
     RevokeDevice: _aio.UnaryUnaryMultiCallable[_registrar_pb2.RevokeDeviceRequest, _registrar_pb2.RevokeDeviceReply]  # type: ignore[assignment]
     ListDevices: _aio.UnaryUnaryMultiCallable[_registrar_pb2.ListDevicesRequest, _registrar_pb2.ListDevicesReply]  # type: ignore[assignment]
+    GetRevocations: _aio.UnaryUnaryMultiCallable[_registrar_pb2.GetRevocationsRequest, _registrar_pb2.GetRevocationsReply]  # type: ignore[assignment]
+    """The same list as at the joining port, which strangers can crowd. Also for the trusted coordinator."""
 
 class RegistrarAdminServicer(metaclass=_abc_1.ABCMeta):
     """What an operator may ask of the registrar. Own port, mutual TLS with an operator's certificate."""
@@ -155,5 +159,13 @@ class RegistrarAdminServicer(metaclass=_abc_1.ABCMeta):
         request: _registrar_pb2.ListDevicesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_registrar_pb2.ListDevicesReply, _abc.Awaitable[_registrar_pb2.ListDevicesReply]]: ...
+
+    @_abc_1.abstractmethod
+    def GetRevocations(
+        self,
+        request: _registrar_pb2.GetRevocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_registrar_pb2.GetRevocationsReply, _abc.Awaitable[_registrar_pb2.GetRevocationsReply]]:
+        """The same list as at the joining port, which strangers can crowd. Also for the trusted coordinator."""
 
 def add_RegistrarAdminServicer_to_server(servicer: RegistrarAdminServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

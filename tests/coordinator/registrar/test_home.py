@@ -47,7 +47,17 @@ def test_an_init_that_was_cut_off_can_be_repeated(home: RegistrarHome) -> None:
     home.ca_key_path.unlink()
     again = RegistrarHome.create(home.folder, CONFIG, NOW)
     leaf = pki.load_certificate(again.operator_credentials().chain_pem)
-    assert pki.operator_identity(leaf, again.authority().certificate, NOW).id == "registrar"
+    assert pki.operator_identity(leaf, again.operators(NOW).certificate, NOW).id == "registrar"
+
+
+def test_a_folder_of_an_older_program_gets_an_authority_for_operators(home: RegistrarHome) -> None:
+    home.operators_ca_key_path.unlink()
+    home.operators_ca_path.unlink()
+    home.write_operator(home.authority(), NOW)
+    made = home.operators(NOW)
+    assert made.certificate == home.operators(NOW).certificate != home.ca()
+    leaf = pki.load_certificate(home.operator_credentials().chain_pem)
+    assert pki.operator_identity(leaf, made.certificate, NOW).id == "registrar"
 
 
 def test_coordinators_are_trusted_on_purpose(home: RegistrarHome) -> None:

@@ -380,6 +380,6 @@ def test_own_operator_credentials_can_be_renewed(program: Program) -> None:
     program.json("operator", "renew")
     after = (program.home / "operator.pem").read_bytes()
     assert after != before
-    ca = pki.load_authority_certificate((program.home / "ca.pem").read_bytes())
+    ca = pki.load_authority_certificate((program.home / "operators-ca.pem").read_bytes())
     assert pki.operator_identity(pki.load_certificate(after), ca, datetime.now(UTC)).id == "registrar"
     assert (program.home / "operator.key").stat().st_mode & 0o777 == 0o600

@@ -22,7 +22,6 @@ from mien.errors import (
     CertificateError,
     ConfigError,
     NotFoundError,
-    PermissionDeniedError,
     RateLimitedError,
     RevokedError,
     UnreachableError,
@@ -109,7 +108,7 @@ def test_who_finds_no_registrar_is_told_which_setting_says_where(registrar: Loca
 
 def test_an_operator_elsewhere_works_with_a_key_of_its_own(registrar: LocalRegistrar) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
-    authority = registrar.home.authority()
+    authority = registrar.home.operators(registrar.clock())
     leaf = pki.issue_operator_leaf_for_csr(authority, pki.create_csr(key), "coordinator", registrar.clock())
     with registrar.operators(pki.to_pem(leaf), pki.key_to_pem(key)) as stub:
         reply = stub.CreateInvite(registrar_pb2.CreateInviteRequest(population="default"), timeout=60)
@@ -117,17 +116,17 @@ def test_an_operator_elsewhere_works_with_a_key_of_its_own(registrar: LocalRegis
 
 
 def test_a_device_is_no_operator(registrar: LocalRegistrar) -> None:
-    """Device certificates come from the authority that the port trusts; the role is what is missing."""
+    """Device certificates come from an authority that the port does not know: no handler is asked."""
     phone = registrar.admitted()
     with (
-        pytest.raises(PermissionDeniedError),
+        pytest.raises(UnreachableError),
         registrar.operators(pki.to_pem(phone.certificate), pki.key_to_pem(phone.key)) as stub,
     ):
         stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60)
 
 
 def test_strangers_do_not_reach_the_operators_port(registrar: LocalRegistrar) -> None:
-    stranger = pki.issue_operator_leaf(registrar.coordinator, "alice", registrar.clock())
+    stranger = pki.issue_operator_leaf(pki.create_authority("x", registrar.clock()), "alice", registrar.clock())
     foreign = dataclasses.replace(registrar.operator, chain_pem=stranger.chain_pem, key_pem=stranger.key_pem)
     with pytest.raises(UnreachableError, match="does not accept these credentials"):
         asyncio.run(_list(registrar.admin_address, foreign))
@@ -135,6 +134,16 @@ def test_strangers_do_not_reach_the_operators_port(registrar: LocalRegistrar) ->
     with grpc.secure_channel(registrar.admin_address, tls) as channel, pytest.raises(grpc.RpcError) as refused:
         _call_raw(channel, "/mien.v1.RegistrarAdmin/ListDevices")
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_the_coordinators_own_certificate_gets_revocations_there_and_nothing_else(registrar: LocalRegistrar) -> None:
+    own = pki.issue_operator_leaf(registrar.coordinator, "coordinator", registrar.clock())
+    asked = registrar_client.fetch_revocations(registrar.admin_address, registrar.home.ca(), credentials=own)
+    assert pki.crl_number(asyncio.run(asked)) > 0
+    with pytest.raises(CertificateError), registrar.operators(own.chain_pem, own.key_pem) as stub:
+        stub.ListDevices(registrar_pb2.ListDevicesRequest(), timeout=60)
+    with pytest.raises(CertificateError), registrar.operators(own.chain_pem, own.key_pem) as stub:
+        stub.CreateInvite(registrar_pb2.CreateInviteRequest(population="default"), timeout=60)
 
 
 def test_each_port_offers_its_own_service_only(registrar: LocalRegistrar) -> None:

@@ -226,6 +226,9 @@ def test_a_stream_to_the_server_ends_when_its_device_is_revoked(world: World) ->
         def auth_context(self) -> dict[str, list[bytes]]:
             return {"x509_pem_cert": [leaf]}
 
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:4711"
+
     async def sent() -> AsyncIterator[int]:
         yield 1
         revocations.accept(world.crl(2, leaf))

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from coordinator.service import limits
-from coordinator.service.limits import CallLimiter
+from coordinator.service.limits import CallLimiter, OpenCalls
 from mien.errors import RateLimitedError
 
 
@@ -66,3 +66,17 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(RateLimitedError):
             begin(limiter, device)
     begin(limiter, "a")
+
+
+def test_an_address_has_a_share_of_the_calls_that_are_answered() -> None:
+    calls = OpenCalls(2)
+    with (
+        calls.call("a"),
+        calls.call("a"),
+        calls.call("b"),
+        pytest.raises(RateLimitedError, match="this address has 2 calls open"),
+        calls.call("a"),
+    ):
+        pass
+    with calls.call("a"):
+        pass

@@ -1,0 +1,216 @@
+"""The connections of one port, shared out: whoever opens many, and says nothing, loses their own and nobody else's.
+
+The servers' libraries accept without asking, and a program may have only so many files open. So this looks at the
+process's own sockets a few times a second and shuts what goes beyond a share. Of one address the connections that were
+silent longest go first, and one that has just come is given a moment to make its call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import resource
+import socket
+import stat
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote
+
+from coordinator.service.limits import network_of
+
+_EVERY_S: Final = 0.1
+_GRACE_S: Final = 1.0
+_CROWD: Final = 4
+"""A connection that has just come is shut only where there are so many times as many as a share has."""
+
+_BUSY_SHARE: Final = 0.02
+"""Share of its time that a loop looks at sockets at most, however many there are."""
+
+_FOLDER: Final = "/dev/fd"
+
+_Peer = tuple[str, int]
+
+
+@dataclass
+class _Connection:
+    """A connection that was accepted: `heard_at` is when it last made a call, `owner` who then proved to be calling."""
+
+    descriptor: int
+    address: str
+    peer: _Peer
+    heard_at: float
+    has_called: bool = False
+    owner: str = ""
+
+
+_Found = list[tuple[int, _Connection]]
+
+
+@dataclass
+class ConnectionShares:
+    """What one port's connections may be: see the module.
+
+    `per_address` is for connections whose owner has not proved who it is, `per_owner` for each that has. With
+    `silent_s` a connection that has made no call within that time is shut.
+    """
+
+    per_address: int
+    per_owner: int = 0
+    silent_s: float = 0.0
+    monotonic: Callable[[], float] = time.monotonic
+    num_shut: int = field(default=0, init=False)
+    _known: dict[int, _Connection] = field(default_factory=dict, init=False, repr=False)
+    _others: set[int] = field(default_factory=set, init=False, repr=False)
+    _by_peer: dict[_Peer, _Connection] = field(default_factory=dict, init=False, repr=False)
+    _early: dict[_Peer, str] = field(default_factory=dict, init=False, repr=False)
+
+    def heard(self, peer: str, owner: str = "") -> None:
+        """Note that a call came from a gRPC peer (``ipv4:192.0.2.1:4711``), by a caller who proved to be `owner`."""
+        parsed = _parsed(peer)
+        if parsed is None:
+            return
+        connection = self._by_peer.get(parsed)
+        if connection is None:
+            self._early[parsed] = owner
+        else:
+            self._note(connection, owner)
+
+    def look(self, port: int) -> None:
+        """Shut what goes beyond a share, of the connections to a port of this process."""
+        self._find(port)
+        now, unproved, proved = self.monotonic(), defaultdict[str, _Found](list), defaultdict[str, _Found](list)
+        for inode, connection in list(self._known.items()):
+            is_late = self.silent_s and not connection.has_called and now - connection.heard_at > self.silent_s
+            if is_late:
+                self._shut(inode, connection)
+            elif connection.owner:
+                proved[connection.owner].append((inode, connection))
+            else:
+                unproved[connection.address].append((inode, connection))
+        for shares, most in ((unproved, self.per_address), (proved, self.per_owner)):
+            for found in shares.values():
+                found.sort(key=lambda each: each[1].heard_at)
+                for number, (inode, connection) in enumerate(found[: max(len(found) - most, 0)] if most else ()):
+                    if len(found) - number > _CROWD * most or now - connection.heard_at >= _GRACE_S:
+                        self._shut(inode, connection)
+
+    @contextlib.asynccontextmanager
+    async def kept(self, port: int) -> AsyncIterator[None]:
+        """Look again and again while a block runs."""
+        task = asyncio.create_task(self._keep(port), name="connections")
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
+
+    async def _keep(self, port: int) -> None:
+        while True:
+            began = time.thread_time()
+            self.look(port)
+            await asyncio.sleep(max(_EVERY_S, (time.thread_time() - began) / _BUSY_SHARE))
+
+    def _find(self, port: int) -> None:
+        """Bring what is known up to date: connections that have ended are forgotten, new ones added."""
+        there: set[int] = set()
+        for descriptor in _descriptors():
+            try:
+                status = os.fstat(descriptor)
+            except OSError:
+                continue
+            inode = status.st_ino
+            if not stat.S_ISSOCK(status.st_mode):
+                continue
+            there.add(inode)
+            if inode in self._others:
+                continue
+            if inode in self._known:
+                self._known[inode].descriptor = descriptor
+            elif (peer := _accepted(descriptor, port)) is None:
+                self._others.add(inode)
+            else:
+                connection = _Connection(descriptor, network_of(peer[0]), peer, self.monotonic())
+                self._known[inode] = self._by_peer[peer] = connection
+                if peer in self._early:
+                    self._note(connection, self._early.pop(peer))
+        self._early.clear()
+        self._others &= there
+        for inode in self._known.keys() - there:
+            self._forget(inode)
+
+    def _note(self, connection: _Connection, owner: str) -> None:
+        connection.heard_at, connection.has_called = self.monotonic(), True
+        connection.owner = owner or connection.owner
+
+    def _shut(self, inode: int, connection: _Connection) -> None:
+        """End a connection as its peer might; the library sees that, and cleans up."""
+        with contextlib.suppress(OSError), _borrowed(connection.descriptor) as end:
+            if os.fstat(end.fileno()).st_ino == inode:  # the descriptor may be another file's by now
+                end.shutdown(socket.SHUT_RDWR)
+                self.num_shut += 1
+        self._forget(inode)
+        self._others.add(inode)
+
+    def _forget(self, inode: int) -> None:
+        connection = self._known.pop(inode)
+        if self._by_peer.get(connection.peer) is connection:
+            del self._by_peer[connection.peer]
+
+
+def _descriptors() -> Iterator[int]:
+    """Yield this process's open files; where not even their list can be opened, every number that one may have."""
+    try:
+        yield from map(int, os.listdir(_FOLDER))  # noqa: PTH208 - numbers, not paths
+    except OSError:
+        yield from range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Yield a socket of a descriptor that stays open: a copy of it, or itself where no more files can be opened."""
+    try:
+        copy = os.dup(descriptor)
+    except OSError:
+        found = socket.socket(fileno=descriptor)
+        try:
+            yield found
+        finally:
+            found.detach()
+    else:
+        with socket.socket(fileno=copy) as found:
+            yield found
+
+
+def _accepted(descriptor: int, port: int) -> _Peer | None:
+    """Return the peer of a connection to a port; None for any other socket."""
+    try:
+        with _borrowed(descriptor) as found:
+            if found.family not in (socket.AF_INET, socket.AF_INET6) or found.getsockname()[1] != port:
+                return None
+            host, number = found.getpeername()[:2]
+    except OSError:
+        return None
+    return _plain(host), number
+
+
+def _plain(host: str) -> str:
+    """Return an address as it is compared: an IPv4 one that comes by way of IPv6 is an IPv4 one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)
+
+
+def _parsed(peer: str) -> _Peer | None:
+    kind, _, rest = unquote(peer).partition(":")
+    host, _, number = rest.rpartition(":")
+    if kind not in ("ipv4", "ipv6") or not number.isdigit():
+        return None
+    return _plain(host.strip("[]")), int(number)
