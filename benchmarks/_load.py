@@ -117,6 +117,7 @@ class Site:
             check_in_hold_s=5.0,
             retry_after_s=0.2,
             device_calls_per_minute=1_000_000,
+            connections_per_address=100_000,  # all emulated phones share one address
             **settings,
         )
         self.home: CoordinatorHome = CoordinatorHome.create(folder / "coordinator", config, self.now)

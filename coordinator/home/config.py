@@ -131,7 +131,7 @@ class CoordinatorConfig:
     device_calls_at_once: Annotated[int, "calls that one phone may have open"] = 16
     max_calls: Annotated[int, "calls at once, of all phones together"] = 4096
     first_message_s: Annotated[float, "a call whose message has not come within that time is ended"] = 10.0
-    connections_per_device: Annotated[int, "connections of one phone, or one operator; those silent longest end"] = 16
+    connections_per_device: Annotated[int, "connections of one phone; of more, those silent longest end"] = 16
     connections_per_address: Annotated[
         int, "connections of one address from which no phone has called yet; those silent longest end"
     ] = 512

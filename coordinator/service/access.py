@@ -73,7 +73,7 @@ class AccessInterceptor(ReadableInterceptor):
     """Lets a call through only if its service is open to the caller's role. Goes behind `ErrorInterceptor`.
 
     Who calls is known by the call's beginning, before a message of it is waited for. Without a `limiter` nobody's calls
-    are counted. `heard` is told of each call that may go on: its peer, and who that proved to be.
+    are counted. `heard` is told of each call that may go on: its peer, and which device that proved to be.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class AccessInterceptor(ReadableInterceptor):
         if identity.role not in roles:
             raise PermissionDeniedError(f"a {identity.role.value}'s certificate may not do this; use another one")
         _CALLER.set(identity)
-        self._heard(context.peer(), f"{identity.role.value}:{identity.id}")
+        self._heard(context.peer(), identity.id if identity.role is Role.DEVICE else "")
         limiter = self._limiter if identity.role is Role.DEVICE else None
         with contextlib.nullcontext() if limiter is None else limiter.call(identity.device_id):
             yield identity
