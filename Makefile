@@ -33,11 +33,12 @@ $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	@echo "Setting up $(VENV): about 3 GB of packages are downloaded the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q mien coordinator device_sdk simulation
 	@touch $@
 
-demo: $(STAMP) ## Phones enrol, train together over mutual TLS, and verify before and after (ARGS="--faces DIR" for your own)
+demo: $(STAMP) ## Phones enrol, sum statistics over mutual TLS, and verify before and after (ARGS="--faces DIR" for your own)
 	$(BIN)/mien-sim demo $(ARGS)
 
 test: $(STAMP) ## Run the tests (ARGS="tests/mien -k layout" for some)

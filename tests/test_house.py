@@ -146,7 +146,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "__init__": "engines runs",
         "fleet": "engines faces runs",
         "pages": "runs",
-        "demo": "faces pages synthetic",
+        "demo": "engines faces pages synthetic",
         "phones": "demo faces runs synthetic",
         "program": "bench demo faces fleet pages phones runs",
         "__main__": "program",

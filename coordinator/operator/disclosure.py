@@ -42,8 +42,8 @@ _REVEALED: Final = {
         "them, and with effort something about the faces that it was trained on."
     ),
     "class_moment": (
-        "Every few rounds the coordinator also learns the sum of the second moments of the phones' class embeddings: "
-        "no single template, but it tells whether somebody whose face is known is among a few hundred phones."
+        "This coordinator also opens the sum of second moments of phones' class embeddings, or of their people's mean "
+        "features: no single template, but it tells whether somebody whose face is known is among a few hundred phones."
     ),
 }
 

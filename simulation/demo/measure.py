@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
-from device_sdk.runtimes import load_runtime
 from mien.evaluation import (
     Comparisons,
     all_pairs,
@@ -98,12 +97,11 @@ def model_result(name: str, model: Model, comparisons: Comparisons, num_fte: int
     return ModelResult(name, model.model_id, comparisons, num_fte, interval)
 
 
-def own_population(sample: OwnSample, before: Model, after: Model) -> OwnPopulation:
+def own_population(sample: OwnSample, runtime: Runtime, before: Model, after: Model) -> OwnPopulation:
     """Return accuracy before and after on the fixed sample, each fold at the threshold that is best on the others.
 
     Thresholds are fitted again for each model, as they are whenever one is released: scores move when a model does.
     """
-    runtime = load_runtime(before.spec, before.layout)
     accuracies = []
     for model in (before, after):
         unit = normalise(runtime.embed(model.theta, sample.faces.crops))

@@ -1,13 +1,12 @@
-"""The demo's steps, top to bottom: what an operator and ten people would do, with the same commands."""
+"""The demo's steps, top to bottom: what an operator does with Mien's programs, and phones with its package."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
+import shutil
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,23 +14,30 @@ import tomli_w
 from rich.markup import escape
 
 from coordinator.commands import tasks
-from mien.errors import TABLE, LateError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.errors import TABLE, ConfigError, LateError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.methods import METHODS
+from mien.methods.base import Property
 from mien.shell import cli
 from mien.shell.files import write_atomically
 from mien.specs import CohortSpec, TaskSpec, to_mapping
-from simulation.demo.outcome import conclude, measure
-from simulation.demo.people import people_from, synthetic_people
+from simulation.demo.outcome import Bench, conclude, measure
+from simulation.demo.people import DemoPeople, people_from, synthetic_people
+from simulation.demo.phone import PhonePlan
 from simulation.demo.programs import Programs
-from simulation.demo.servers import OPERATOR, start_servers
+from simulation.demo.servers import COORDINATOR, OPERATOR, RELEASE_KEY, make_invites, start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
 from simulation.faces.datasets import People
-from simulation.faces.models import Model, sface_path
+from simulation.faces.models import Model, read_model, sface_path
 from simulation.pages.demo_page import PhoneCheck, render_demo
 
-DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "fedface.toml"
+DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "statistics.toml"
+RUNTIME: Final = "onnxruntime"
+"""What phones run: torch alone takes longer to load than a phone's part in the round takes."""
+PEOPLE_PER_PHONE: Final = 2
 TARGET_FMR: Final = 0.01
 COARSE_FMR: Final = 0.1
-"""FMR where the public people are too few to measure the other: 30 false matches have to be expected."""
+"""FMR where the public people are too few to measure the other (30 false matches have to be expected), or of another
+kind: on the phones' own kind a threshold that was measured on them is far stricter. The report says by how much."""
 # `verify` answers with these exit codes: yes, no, and the three kinds of pictures that it does not take.
 VERIFY_ANSWERS: Final = (0, 1, *(TABLE[cls].exit_code for cls in (NoFaceError, MultipleFacesError, LowQualityError)))
 
@@ -44,41 +50,51 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     """
     started = time.monotonic()
     task = read_task(options)
-    people = (
-        synthetic_people(options.num_phones)
-        if options.faces is None
-        else people_from(options.faces, options.num_phones, seed=options.seed)
-    )
+    people = people_of(options, task)
     with (
+        ThreadPoolExecutor(1) as beside,
         ended_by_signals(),
         state_folder(options.out) as folder,
         Programs(options.out / "logs", state=folder) as programs,
     ):
         stage = Stage(options, folder, programs, people, task)
+        shard = beside.submit(pack_public, stage)
         with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
-            start_servers(folder, programs)
-        with step(f"Import and release the pretrained recogniser with {len(people.public)} public people"):
-            before = release_pretrained(stage)
-        with step(f"{len(people.phones)} phones join by invite and enrol one person each"):
-            join_and_enrol(stage)
+            start_servers(folder, programs, signed=True)
+        with step(f"Invite {len(people.phones)} phones, which start and join on their own"):
+            start_phones(stage)
+        with step(f"Import the pretrained recogniser with {len(people.public)} public people, sign and release it"):
+            before = release_pretrained(stage, shard.result())
+        bench = beside.submit(Bench.of, stage, before, bundle_of(stage, "before"))
         submitted = submit(stage)
-        with step(f"Train together: {task.rounds} rounds of {task.method}"):
-            rounds = train(stage, submitted["task_id"])
-        with step("Release the trained model, with a threshold measured on the public people"):
-            after = release_trained(stage, rounds[-1]["model_id"])
+        with step(
+            f"{len(people.owners)} people enrol on their phones, which take part: {task.method}, {_rounds(task)}"
+        ):
+            rounds = take_part(stage, submitted["task_id"])
+        with step("Sign and release the new model, with a threshold measured on the public people"):
+            after = release_adapted(stage, rounds[-1]["model_id"])
         with step("One phone updates, verifies its owner and refuses a stranger"):
-            phone = check_one_phone(stage, target_fmr(after))
+            phone = check_one_phone(stage, target_fmr(after, people))
         with step(f"Measure on {len(people.test)} people whom no phone holds"):
-            report = measure(stage, before, after, rounds, phone, submitted["discloses"], started)
+            report = measure(stage, bench.result(), before, after, rounds, phone, submitted["discloses"], started)
     page = options.out / "report.html"
     write_atomically(page, render_demo(report).encode())
     conclude(report, page, as_json=as_json)
 
 
+def _rounds(task: TaskSpec) -> str:
+    return "1 round" if task.rounds == 1 else f"{task.rounds} rounds"
+
+
 def read_task(options: DemoOptions) -> TaskSpec:
-    """Return the demo's task, its cohort being all phones; where these are fewer than its floors, the floors follow."""
+    """Return the demo's task, its cohort being all phones; where these are fewer than its floors, the floors follow.
+
+    Raises ConfigError for more rounds than the task's method has.
+    """
     task = tasks.read_task(options.task or DEFAULT_TASK)
     num_phones = options.num_phones
+    if options.rounds not in (None, 1) and Property.FORWARD_ONLY in METHODS[task.method].properties:
+        raise ConfigError(f"--rounds is {options.rounds}, and {task.method} sums once: leave it out, or name a --task")
     return dataclasses.replace(
         task,
         rounds=task.rounds if options.rounds is None else options.rounds,
@@ -87,48 +103,61 @@ def read_task(options: DemoOptions) -> TaskSpec:
     )
 
 
-def release_pretrained(stage: Stage) -> Model:
-    """Import SFace with the public people, release it, and return it.
+def people_of(options: DemoOptions, task: TaskSpec) -> DemoPeople:
+    """Return the demo's people, several on a phone where the task's method takes them."""
+    per_phone = PEOPLE_PER_PHONE if Property.SEVERAL_PEOPLE in METHODS[task.method].properties else 1
+    if options.faces is None:
+        return synthetic_people(options.num_phones, per_phone)
+    return people_from(options.faces, options.num_phones, per_phone, seed=options.seed)
 
-    No threshold is kept with it: phones would refuse their owners' pictures by it on enrolment, and for people of
-    another kind than it was trained on it is too weak for that.
-    """
+
+def bundle_of(stage: Stage, name: str) -> Path:
+    """Return the folder in which a model is signed."""
+    return stage.folder / "models" / name
+
+
+def pack_public(stage: Stage) -> Path:
+    """Return the file of the public people's crops that goes with the released model."""
     _link(stage.people.public, stage.folder / "public")
     shard = stage.folder / "public.safetensors"
     stage.programs.call(
         "mien-sim", "data", "pack", str(stage.folder / "public"), "--out", str(shard),
         "--licence", stage.people.terms, "--source", stage.people.dataset,
     )  # fmt: skip
-    imported = stage.operator("model", "import", str(sface_path()), "--adapter", "--public", str(shard), "--release")
-    return stage.exported(imported["model_id"], "before")
+    return shard
 
 
-def join_and_enrol(stage: Stage) -> None:
-    """Invite, join and enrol every phone, as many at a time as there are cores; the first that fails ends it."""
-    has_failed = threading.Event()
+def start_phones(stage: Stage) -> None:
+    """Invite all phones and start them: each joins, waits for a release, enrols its people and takes part."""
+    options = {
+        "keystore": "file",
+        "runtime": RUNTIME,
+        "participation.min_cohort": stage.task.privacy.min_cohort,
+        "participation.allow_reveal": stage.task.privacy.reveals,
+        "participation.allow_plain_sums": not stage.task.privacy.is_masked,
+    }
+    phones = stage.people.phones
+    invites = make_invites(stage.folder / OPERATOR, len(phones), note="demo phone")
+    for (name, people), invite in zip(phones.items(), invites, strict=True):
+        plan = stage.folder / "phones" / f"{name}.json"
+        pictures = {person: [str(path) for path in stage.people.enrolled(person)] for person in people}
+        PhonePlan(stage.home(f"phones/{name}"), invite, pictures, options).write(plan)
+        stage.programs.start(f"phone-{name}", "python", "-m", "simulation.demo.phone", str(plan))
 
-    def one(name: str) -> None:
-        if not has_failed.is_set():
-            try:
-                whole(name)
-            except BaseException:
-                has_failed.set()  # at once: this thread takes the next phone before anybody else hears of it
-                raise
 
-    def whole(name: str) -> None:
-        invite = stage.operator("device", "invite", "--note", "demo phone", "--operator", str(stage.folder / OPERATOR))
-        stage.phone(name, "join", invite["url"], "--keystore", "file")
-        images = [str(path) for path in stage.people.enrolled(name)]
-        stage.phone(name, "enroll", "owner", *images, "--consent")
+def release_pretrained(stage: Stage, shard: Path) -> Model:
+    """Import SFace with the public people and the graphs that phones run, sign it, release it, and return it.
 
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        try:
-            for done in as_completed([pool.submit(one, name) for name in stage.people.phones]):
-                done.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            stage.programs.stop_all()  # nobody waits for a phone that is half-way
-            raise
+    No threshold is kept with it: phones would refuse their owners' pictures by it on enrolment, and for people of
+    another kind than it was trained on it is too weak for that.
+    """
+    bundle = bundle_of(stage, "before")
+    bundle.parent.mkdir()
+    stage.operator(
+        "model", "import", str(sface_path()), "--adapter", "--public", str(shard), "--graphs", str(bundle),
+        "--key", str(stage.folder / RELEASE_KEY), "--release",
+    )  # fmt: skip
+    return read_model(bundle)
 
 
 def submit(stage: Stage) -> Mapping[str, Any]:
@@ -141,23 +170,15 @@ def submit(stage: Stage) -> Mapping[str, Any]:
     return answer
 
 
-def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
-    """Let every phone take part until the task is over, and return the report of every attempt of a round.
+def take_part(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
+    """Wait until the task is over, end the phones, and return the report of every attempt of a round.
 
     Raises UnreachableError when a phone ended by itself, LateError when the task did not end well.
     """
-    agreed = [flag for lane in stage.task.privacy.reveals for flag in ("--allow-reveal", lane)]
-    if not stage.task.privacy.is_masked:
-        agreed.append("--allow-plain-sums")
-    phones = {name: f"phone-{name}" for name in stage.people.phones}
-    for name, program in phones.items():
-        stage.programs.start(
-            program, "mien-device", "participate", "--home", stage.home(f"phones/{name}"),
-            "--min-cohort", str(stage.task.privacy.min_cohort), *agreed,
-        )  # fmt: skip
+    phones = [f"phone-{name}" for name in stage.people.phones]
     ended: dict[tuple[int, int], Mapping[str, Any]] = {}
-    watch = ("mien-coordinator", "task", "watch", task_id, "--home", stage.home("coordinator"))
-    for event in stage.programs.lines(*watch, meanwhile=lambda: stage.programs.require_running(*phones.values())):
+    watch = ("mien-coordinator", "task", "watch", task_id, "--home", stage.home(COORDINATOR))
+    for event in stage.programs.lines(*watch, meanwhile=lambda: stage.programs.require_running(*phones)):
         status, attempt = event["task"], event["round"]
         if attempt and attempt["stage"] in ("closed", "aborted"):
             key = attempt["round"], attempt["attempt"]
@@ -166,35 +187,45 @@ def train(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
                 _tell_round(attempt, status["rounds_total"])
         if status["state"] in ("paused", "failed", "cancelled"):
             raise LateError(f"the task is {status['state']}: {status['reason']}; see {stage.options.out / 'logs'}")
-    stage.programs.stop(*phones.values())
+    stage.programs.stop(*phones)
     rounds = [ended[key] for key in sorted(ended)]
     if sum(attempt["stage"] == "closed" for attempt in rounds) != stage.task.rounds:
         raise LateError(f"the task ended before its {stage.task.rounds} rounds; see {stage.options.out / 'logs'}")
     return rounds
 
 
-def release_trained(stage: Stage, model_id: str) -> Model:
+def release_adapted(stage: Stage, model_id: str) -> Model:
     """Release the last round's model with thresholds measured on the public people, and return it."""
     stage.operator("model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--keep-thresholds")
+    bundle, signed = bundle_of(stage, "after"), bundle_of(stage, "before")
+    stage.operator("model", "export", model_id, str(bundle))
+    # Graphs hold no parameters: those of the model before are this one's too.
+    for path in (*signed.glob("*.onnx"), signed / "graphs.json"):
+        shutil.copy(path, bundle)
+    stage.programs.call("mien-coordinator", "model", "sign", str(bundle), "--key", str(stage.folder / RELEASE_KEY))
     # The made-up public people may be too few for the threshold that phones ask for; the demo's phones name their own.
-    stage.operator("model", "release", model_id, "--without-thresholds")
-    return stage.exported(model_id, "after")
+    stage.operator("model", "release", model_id, "--without-thresholds", "--bundle", str(bundle))
+    return read_model(bundle)
 
 
-def target_fmr(model: Model) -> float:
-    """Return the false match rate at which a phone decides: the lowest for which the model has a threshold."""
-    return TARGET_FMR if any(threshold.fmr <= TARGET_FMR for threshold in model.spec.thresholds) else COARSE_FMR
+def target_fmr(model: Model, people: DemoPeople) -> float:
+    """Return the false match rate among public people at which a phone decides: see `COARSE_FMR`."""
+    is_measured = any(threshold.fmr <= TARGET_FMR for threshold in model.spec.thresholds)
+    return TARGET_FMR if is_measured and not people.shifted else COARSE_FMR
 
 
 def check_one_phone(stage: Stage, max_fmr: float) -> PhoneCheck:
     """Return what the first phone decides of its owner's picture and of the next phone's owner's."""
     owner, stranger = list(stage.people.phones)[:2]
-    stage.phone(owner, "update")
+    stage.phone(owner, "update", "--runtime", RUNTIME)
     mine, other = (_decided(stage, owner, stage.people.probes(whose), max_fmr) for whose in (owner, stranger))
     return PhoneCheck(
         device=f"phone of {owner}",
         threshold=mine["threshold"],
-        threshold_source=f"FMR {max_fmr:g} on the {len(stage.people.public)} public people, for this model",
+        threshold_source=(
+            f"The threshold is that of FMR {max_fmr:g} for this model on the {len(stage.people.public)} public people, "
+            f"who are {stage.people.public_kind}."
+        ),
         owner_decision=mine["decision"],
         owner_score=mine["score"],
         owner_accepted=mine["decision"] == "match",
@@ -209,8 +240,9 @@ def _decided(stage: Stage, owner: str, probes: list[Path], max_fmr: float) -> Ma
     refused = []
     for probe in probes:
         answer: Mapping[str, Any] = stage.phone(
-            owner, "verify", "owner", str(probe), "--show-score", "--max-fmr", str(max_fmr), answers=VERIFY_ANSWERS
-        )
+            owner, "verify", owner, str(probe), "--show-score", "--max-fmr", str(max_fmr), "--runtime", RUNTIME,
+            answers=VERIFY_ANSWERS,
+        )  # fmt: skip
         if answer["decision"] in ("match", "unknown"):
             return answer
         refused.append(answer["message"])

@@ -1,4 +1,4 @@
-"""The page that the demo leaves: phones joined, trained together, and verify better (or not).
+"""The page that the demo leaves: phones joined, took part, and verify better (or not).
 
 `DemoReport` is what the demo fills in; every rate is computed here from comparisons, so that no number on the page can
 differ from its counts. Whether things got better or worse is read off the numbers, never assumed.
@@ -35,6 +35,8 @@ from simulation.pages.figures import (
 )
 
 DEFAULT_TARGETS = (1e-1, 1e-2, 1e-3)
+CONTROL = 3
+"""Number of the control's series in a figure that shows no scores."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ class OwnPopulation:
 
 @dataclass(frozen=True)
 class PhoneCheck:
-    """One phone after training: its owner and a stranger, each with the decision and score at its threshold."""
+    """One phone after the last round: its owner and a stranger, each with the decision and score at its threshold."""
 
     device: str
     threshold: float
@@ -114,11 +116,13 @@ class DemoReport:
     """Everything that the demo's page shows.
 
     `privacy` are plain sentences on what left the phones and what the server saw; `reveals` names what was sent in
-    clear by the task's choice, empty if nothing was. `reproduce` is the command that gives the page again.
+    clear by the task's choice, empty if nothing was. `control` is the model made of public people alone, where one was.
+    `reproduce` is the command that gives the page again.
     """
 
     method: str
     num_phones: int
+    num_people: int
     before: ModelResult
     after: ModelResult
     rounds: tuple[RoundCost, ...]
@@ -133,6 +137,7 @@ class DemoReport:
     finished_at: str
     duration_s: float
     seed: int
+    control: ModelResult | None = None
     own_population: OwnPopulation | None = None
     own_population_skipped: str = ""
     settings: tuple[tuple[str, str], ...] = ()
@@ -149,13 +154,14 @@ class DemoReport:
 def render_demo(report: DemoReport) -> str:
     """Return the demo's page as one self-contained HTML text; raises UndefinedMetricError if scores are missing."""
     before, after = _Measured.of(report.before, report.targets), _Measured.of(report.after, report.targets)
+    control = None if report.control is None else _Measured.of(report.control, report.targets)
     sections: tuple[Section, ...] = (
-        _headlines(report, before, after),
+        _headlines(report, before, after, control),
         Prose("privacy", "What left the phones", report.privacy, is_notice=True),
         *((Prose("caveats", "How to read the gain", report.caveats, is_notice=True),) if report.caveats else ()),
         _verification(report, before, after),
-        _det(report, before, after),
-        _rounds_figure(report, before, after),
+        _det(report, before, after, control),
+        *((_rounds_figure(report, before, after),) if len(report.rounds) > 1 else ()),
         _scores(report, after),
         _phone(report.phone),
         _costs(report),
@@ -165,10 +171,11 @@ def render_demo(report: DemoReport) -> str:
     closed = sum(r.outcome == "closed" for r in report.rounds)
     return render(
         Report(
-            title=f"{report.num_phones} phones, {closed} rounds, one recogniser",
+            title=f"{report.num_phones} phones, {closed} {'round' if closed == 1 else 'rounds'}, one recogniser",
             lede=(
-                f"Each phone enrolled one person and trained with {report.method} on its own pictures; the coordinator "
-                "combined what they sent. Below: how well people whom no phone ever saw are verified before and after."
+                f"Phones enrolled {report.num_people} people and took part in a task of {report.method} with these "
+                "people's pictures; the coordinator combined what they sent. Below: how well people whom no phone ever "
+                "saw are verified before and after."
             ),
             sections=sections,
             footer=(
@@ -204,17 +211,26 @@ def _tone(difference: float, *, better_is: int) -> Tone:
     return "plain" if difference == 0 else "good" if (difference > 0) == (better_is > 0) else "bad"
 
 
-def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Tiles:
+def _headlines(report: DemoReport, before: _Measured, after: _Measured, control: _Measured | None) -> Tiles:
     gap = after.eer - before.eer
     counts = f"{count(after.curve.num_mated)} mated, {count(after.curve.num_non_mated)} non-mated comparisons"
     items = [
         Tile(
             "Equal error rate, held-out people",
             percent(after.eer),
-            f"{percent(before.eer)} before training, {points(gap)}; {counts}",
+            f"{percent(before.eer)} before, {points(gap)}; {counts}",
             _tone(gap, better_is=-1),
         )
     ]
+    if control is not None:
+        items.append(
+            Tile(
+                "The same error, of the control",
+                percent(control.eer),
+                f"{control.result.name}; the phones' own part is {points(after.eer - control.eer)}",
+                "plain",
+            )
+        )
     pair = _last_measurable(before, after)
     if pair is not None:
         first, last = pair
@@ -222,7 +238,7 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Tiles
             Tile(
                 f"Accepted at FMR {_short(last.target_fmr or last.fmr)}, held-out people",
                 percent(last.tar, 1),
-                f"{percent(first.tar, 1)} before training, {points(last.tar - first.tar, 1)}",
+                f"{percent(first.tar, 1)} before, {points(last.tar - first.tar, 1)}",
                 _tone(last.tar - first.tar, better_is=1),
             )
         )
@@ -233,7 +249,7 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured) -> Tiles
             Tile(
                 f"Accuracy on {own.dataset}, its own population",
                 percent(own.accuracy_after),
-                f"{percent(own.accuracy_before)} before training, {points(change)}",
+                f"{percent(own.accuracy_before)} before, {points(change)}",
                 _tone(change, better_is=1),
             )
         )
@@ -309,10 +325,11 @@ def _tar(row: OperatingPoint | NotMeasurable) -> str:
     return f"{percent(row.tar, 1)} ({count(row.num_mated - row.num_false_non_matches)})"
 
 
-def _det(report: DemoReport, before: _Measured, after: _Measured) -> Figure:
-    curves = [NamedCurve(m.result.name, m.curve, number) for m, number in ((before, BEFORE), (after, AFTER))]
-    parts = [f"{m.result.name}: equal error rate {percent(m.eer)}{_interval(m.result)}" for m in (before, after)]
-    described = "Detection error trade-off curves of two models on held-out people. " + ". ".join(parts) + "."
+def _det(report: DemoReport, before: _Measured, after: _Measured, control: _Measured | None) -> Figure:
+    shown = [(before, BEFORE), (after, AFTER), *([] if control is None else [(control, CONTROL)])]
+    curves = [NamedCurve(m.result.name, m.curve, number) for m, number in shown]
+    parts = [f"{m.result.name}: equal error rate {percent(m.eer)}{_interval(m.result)}" for m, _ in shown]
+    described = "Detection error trade-off curves of models on held-out people. " + ". ".join(parts) + "."
     return det_figure(curves, "; ".join(parts) + ".", described, command=report.reproduce)
 
 
@@ -345,8 +362,8 @@ def _scores(report: DemoReport, after: _Measured) -> Figure:
         "Scores",
         score_charts(models),
         "How often each score occurs among comparisons of one person (mated) and of two (non-mated). The dotted line "
-        f"is the trained model's threshold at equal error, {score(after.eer_threshold)}.",
-        "Histograms of mated and non-mated scores before and after training; the less they overlap, the better.",
+        f"is the new model's threshold at equal error, {score(after.eer_threshold)}.",
+        "Histograms of mated and non-mated scores before and after; the less they overlap, the better.",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import queue
@@ -17,15 +16,13 @@ import tomli_w
 from rich.table import Table
 
 from coordinator.commands import tasks
-from coordinator.operator.registrar_client import connect_admin
-from coordinator.registrar.home import RegistrarHome
 from mien.errors import ConfigError, EmptyFolderError, MienError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import create_private, write_atomically
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.demo.programs import Programs
-from simulation.demo.servers import COORDINATOR, OPERATOR, start_servers
+from simulation.demo.servers import COORDINATOR, OPERATOR, make_invites, start_servers
 from simulation.demo.stage import ended_by_signals, state_folder, step
 from simulation.faces.models import Model, write_model
 from simulation.phones.fleet import FleetOptions
@@ -173,16 +170,8 @@ def invites_for(options: PhonesOptions, folder: Path) -> list[str]:
     """Return an invite a phone: those of the file, or new ones of the operator whose folder it is."""
     if options.invites is not None:
         return read_invites(options.invites, options.count)
-    home = RegistrarHome(folder / OPERATOR if options.operator is None else options.operator)
-    address, credentials = home.resolve().config.admin_address, home.operator_credentials()
-
-    async def story() -> list[str]:
-        async with connect_admin(address, credentials, setting="admin_address") as admin:
-            return [
-                (await admin.create_invite(options.population, note="emulated phone")).url for _ in range(options.count)
-            ]
-
-    return asyncio.run(story())
+    operator = folder / OPERATOR if options.operator is None else options.operator
+    return make_invites(operator, options.count, note="emulated phone", population=options.population)
 
 
 def read_invites(path: Path, count: int) -> list[str]:

@@ -36,13 +36,17 @@ def main() -> None:
 def demo(
     faces: Annotated[Path | None, typer.Option(help="Your own faces: a folder of folders, name/*.jpg.")] = None,
     phones: Annotated[int, typer.Option(min=4, max=32, help="How many phones take part.")] = 10,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of training; default: the task's own.")] = None,
-    task: Annotated[Path | None, typer.Option(help="Another task in TOML.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds of a task that trains; default: the task's own.")
+    ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="Another task in TOML: simulation/papers/demo/fedface.toml trains.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the report, logs and state go.")] = Path("out/demo"),
     seed: Annotated[int, typer.Option(help="Which people play which part, with --faces.")] = 0,
     as_json: Json = False,
 ) -> None:
-    """Start a registrar, a coordinator and phones on this machine; enrol, train together, verify before and after.
+    """Start a registrar, a coordinator and phones on this machine; enrol, sum statistics, verify before and after.
 
     Example: mien-sim demo --faces ./lfw/images --phones 12
     """

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from device_sdk.export.build import export_graphs
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence
@@ -76,6 +75,8 @@ def add_for_phones(
     """Write a model's graphs and its int8 variant into its folder, as far as they are wanted; returns what was made."""
     added: dict[str, object] = {}
     if graphs:
+        from device_sdk.export.build import export_graphs  # torch's exporter takes longer to load than torch
+
         manifest = export_graphs(model.spec, model.layout, folder, tell=_tell)
         added["num_graphs"] = len(manifest.graphs)
     if int8_faces is not None:

@@ -1,7 +1,7 @@
 """The table behind the demo's defaults: `python -m simulation.papers.demo.tune --help`.
 
 Each variant is one of the demo's two tasks with a few fields changed. It is trained by the reference engine on the
-faces that the repository ships, exactly as the demo's phones do, and measured twice: EER on the 30 test people, whom
+faces that the repository ships, ten phones of one person each, and measured twice: EER on the 30 test people, whom
 nobody trained on, and the cost on the released model's own population, LFW View 2 (where MIEN_DATA names a folder with
 it; research, non-commercial use). One JSON line a run goes to `--out`; runs that are in it are not repeated.
 """
@@ -30,16 +30,16 @@ from mien.evaluation.protocols import lfw
 from mien.layout import ParameterLayout, Vector
 from mien.methods.base import Crops, Runtime, ServerState
 from mien.specs import ModelSpec, TaskSpec, from_mapping
-from simulation.demo.people import synthetic_people
+from simulation.demo.people import PROBES
 from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, run_task
 from simulation.engines.runtimes import PublicOnly
 from simulation.faces.datasets import LabelledCrops, People, read_people
 from simulation.faces.listed import read_pairs
 from simulation.faces.models import sface_path
 from simulation.runs.grid import changed
+from simulation.synthetic import committed_faces
 
 HERE: Final = Path(__file__).resolve().parent
-NUM_PHONES: Final = 10
 REPLICATES: Final = 300
 CACHE_BYTES: Final = 4 * 2**30
 
@@ -171,19 +171,17 @@ def main() -> None:
 def read_setting() -> Setting:
     """Return the demo's faces and model; LFW where MIEN_DATA names a folder that holds it."""
     imported = with_adapter(import_model(sface_path().read_bytes(), sface_path().name))
-    people = synthetic_people(NUM_PHONES)
-    pipeline = people.pipeline(imported.spec.input)
-    phones: People = {name: people.enrolled(name) for name in people.phones}
-    owned, public = read_people(phones, pipeline), read_people(people.public, pipeline)
+    pipeline = FacePipeline(imported.spec.input, policy=None, choice=ChoiceRule.CENTRE)
+    phones: People = {name: files[:-PROBES] for name, files in committed_faces("phones").items()}
+    owned, public = read_people(phones, pipeline), read_people(committed_faces("public"), pipeline)
     data = os.environ.get("MIEN_DATA")
-    centre = FacePipeline(imported.spec.input, policy=None, choice=ChoiceRule.CENTRE)
     return Setting(
         imported.spec,
         imported.layout,
         imported.theta,
         Cohort({name: owned.of(name) for name in phones}, public=PublicFaces(public.crops, public.labels)),
-        read_people(people.test, pipeline),
-        LfwCrops.read(Path(data) / "lfw", centre) if data else None,
+        read_people(committed_faces("test"), pipeline),
+        LfwCrops.read(Path(data) / "lfw", pipeline) if data else None,
         TorchRuntime(imported.spec, imported.layout, cache_bytes=CACHE_BYTES),
     )
 

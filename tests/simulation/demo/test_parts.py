@@ -21,28 +21,32 @@ import numpy as np
 import pytest
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.runtimes import load_runtime
 from mien.errors import (
     AlreadyExistsError,
+    ConfigError,
     CorruptDataError,
     EmptyFolderError,
     LateError,
     LowQualityError,
     MissingDependencyError,
-    NoFaceError,
     NotFoundError,
     UnreachableError,
 )
 from mien.evaluation import Comparisons, normalise
 from mien.evaluation.protocols.folders import PairSample, sample_pairs
 from mien.shell import provenance
-from mien.specs import FaceInputSpec
+from mien.specs import FaceInputSpec, Threshold
 from simulation.demo import measure, outcome, people, programs, run
+from simulation.demo.phone import PhonePlan
 from simulation.demo.programs import Programs, free_ports
 from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
 from simulation.faces.datasets import LabelledCrops, digest, find_people
+from simulation.pages.demo_page import DemoReport
 from simulation.synthetic import committed_faces
 from simulation.testing import free_port
 from tests.golden import _reference_evaluation as reference
+from tests.simulation.pages.synthetic_demo import demo_report
 from tests.simulation.untrained import untrained_model
 
 ODD = Path(__file__).resolve().parents[2] / "data" / "faces"
@@ -445,34 +449,51 @@ def files_of(group: Any) -> set[str]:
 
 class TestPeople:
     def test_shipped_people(self) -> None:
-        chosen = people.synthetic_people(6)
-        groups = (chosen.phones, chosen.public, chosen.test)
-        assert [len(group) for group in groups] == [6, 20, 30]
-        assert chosen == people.synthetic_people(6)
-        assert set(chosen.phones) < set(people.synthetic_people(10).phones)
+        chosen = people.synthetic_people(6, 2)
+        groups = (chosen.owners, chosen.public, chosen.test)
+        assert [len(group) for group in groups] == [12, 10, 20]
+        assert chosen == people.synthetic_people(6, 2)
+        assert set(chosen.phones) < set(people.synthetic_people(10, 2).phones)
         self.check_disjoint(*groups)
-        for name in chosen.phones:
-            assert chosen.enrolled(name) + chosen.probes(name) == chosen.phones[name]
+        for name in chosen.owners:
+            assert chosen.enrolled(name) + chosen.probes(name) == chosen.owners[name]
             assert (len(chosen.enrolled(name)), len(chosen.probes(name))) == (8, 2)
-        with pytest.raises(EmptyFolderError, match="--faces"):
-            people.synthetic_people(11)
+        with pytest.raises(EmptyFolderError, match="10 phones or fewer, or --faces"):
+            people.synthetic_people(11, 2)
+        assert len(people.synthetic_people(20, 1).phones) == 20
+
+    def test_public_people_are_of_a_domain_of_their_own(self) -> None:
+        chosen = people.synthetic_people(10, 2)
+        kinds = [{name.split("_")[0] for name in group} for group in (chosen.owners, chosen.test, chosen.public)]
+        assert chosen.shifted
+        assert kinds[0] == kinds[1] == {name.split("_")[0] for name in people.synthetic_people(4, 2).owners}
+        assert not kinds[0] & kinds[2]
+
+    def test_everybody_is_on_one_phone(self) -> None:
+        chosen = people.synthetic_people(5, 2)
+        assert [len(group) for group in chosen.phones.values()] == [2] * 5
+        assert [name for group in chosen.phones.values() for name in group] == list(chosen.owners)
+        assert all(name == group[0] for name, group in chosen.phones.items())
 
     def test_phones_take_what_they_are_given(self) -> None:
-        """Every shipped phone can enrol, and has a picture to verify with."""
+        """Every shipped person can enrol, and every phone's owner has a picture to verify with."""
         pipeline = FacePipeline(SPEC)
-        chosen = people.synthetic_people(10)
-        for name in chosen.phones:
-            assert people._is_usable(chosen.probes(name)[0], pipeline)
+        chosen = people.synthetic_people(10, 2)
+        assert all(people._is_usable(chosen.probes(name)[0], pipeline) for name in chosen.phones)
+        for name in chosen.owners:
             assert sum(people._is_usable(path, pipeline) for path in chosen.enrolled(name)[:5]) >= 3
 
     def test_own_people(self, tmp_path: Path) -> None:
         self.fill(tmp_path)
-        chosen = people.people_from(tmp_path, 4, seed=1)
-        assert [len(group) for group in (chosen.phones, chosen.public, chosen.test)] == [4, 8, 9]
+        chosen = people.people_from(tmp_path, 4, 1, seed=1)
+        assert [len(group) for group in (chosen.owners, chosen.public, chosen.test)] == [4, 8, 9]
+        shared = people.people_from(tmp_path, 4, 2, seed=1)
+        assert [len(group) for group in (shared.owners, shared.public, shared.test)] == [8, 6, 7]
+        assert not chosen.shifted
         assert chosen.dataset == tmp_path.name
-        self.check_disjoint(chosen.phones, chosen.public, chosen.test)
-        assert chosen == people.people_from(tmp_path, 4, seed=1)
-        assert set(people.people_from(tmp_path, 4, seed=2).phones) != set(chosen.phones)
+        self.check_disjoint(chosen.owners, chosen.public, chosen.test)
+        assert chosen == people.people_from(tmp_path, 4, 1, seed=1)
+        assert set(people.people_from(tmp_path, 4, 1, seed=2).phones) != set(chosen.phones)
 
     def test_owner_of_a_phone_can_enrol_and_verify(self, tmp_path: Path) -> None:
         """Somebody with two usable pictures is never one; unusable pictures never are what a phone verifies with."""
@@ -487,20 +508,20 @@ class TestPeople:
         (tmp_path / some / "05.jpg").unlink()
         shutil.copy(ODD / "no_face.jpg", tmp_path / some / "05.jpg")
         for seed in range(3):
-            chosen = people.people_from(tmp_path, 12, seed=seed)
-            assert not set(chosen.phones) & set(poor)
-            if some in chosen.phones:
+            chosen = people.people_from(tmp_path, 6, 2, seed=seed)
+            assert not set(chosen.owners) & set(poor)
+            if some in chosen.owners:
                 assert [path.name for path in chosen.probes(some)] == ["03.jpg", "04.jpg"]
                 assert "05.jpg" in [path.name for path in chosen.enrolled(some)]
 
     def test_too_few_people(self, tmp_path: Path) -> None:
         self.fill(tmp_path, 12)
-        with pytest.raises(EmptyFolderError, match=r"holds 12 people .* needs 13 for 4 phones"):
-            people.people_from(tmp_path, 4, seed=0)
+        with pytest.raises(EmptyFolderError, match=r"holds 12 people .* needs 13 for 4 phones of 1"):
+            people.people_from(tmp_path, 4, 1, seed=0)
         for person in tmp_path.iterdir():
             (person / "00.jpg").unlink()
         with pytest.raises(EmptyFolderError, match="nobody with at least 6 images"):
-            people.people_from(tmp_path, 4, seed=0)
+            people.people_from(tmp_path, 4, 1, seed=0)
 
     def test_too_few_who_can_enrol(self, tmp_path: Path) -> None:
         for number in range(20):
@@ -508,7 +529,7 @@ class TestPeople:
             for image in range(6):
                 shutil.copy(ODD / "no_face.jpg", tmp_path / f"p{number:02}" / f"{image}.jpg")
         with pytest.raises(EmptyFolderError, match="only 0 people"):
-            people.people_from(tmp_path, 4, seed=0)
+            people.people_from(tmp_path, 4, 1, seed=0)
 
     def fill(self, folder: Path, num_people: int = 21) -> None:
         """Six pictures each of some public and test people."""
@@ -576,9 +597,10 @@ class TestOwnSample:
         mated = faces.labels[first] == faces.labels[second]
         pairs = PairSample(first, second, mated, np.stack([faces.labels[first], faces.labels[second]], 1), 0)
         before, after = untrained_model(1), untrained_model(2)
-        own = measure.own_population(measure.OwnSample(faces, pairs), before, after)
+        runtime = load_runtime(before.spec, before.layout)
+        own = measure.own_population(measure.OwnSample(faces, pairs), runtime, before, after)
         for model, accuracy in ((before, own.accuracy_before), (after, own.accuracy_after)):
-            unit = normalise(measure.load_runtime(model.spec, model.layout).embed(model.theta, crops))
+            unit = normalise(load_runtime(model.spec, model.layout).embed(model.theta, crops))
             distances = 2 - 2 * (unit[first] * unit[second]).sum(axis=1)
             accuracies, _ = reference.kfold(distances.tolist(), mated.tolist(), measure._folds(mated).tolist())
             assert accuracy == pytest.approx(np.mean(accuracies))
@@ -587,17 +609,17 @@ class TestOwnSample:
     def test_reasons_for_measuring_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         model = untrained_model()
         monkeypatch.delenv("MIEN_DATA", raising=False)
-        assert outcome._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_sample(None, model) == (None, "MIEN_DATA names no folder with lfw/images")
         monkeypatch.setenv("MIEN_DATA", str(tmp_path))
-        assert outcome._own_population(None, model, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_sample(None, model) == (None, "MIEN_DATA names no folder with lfw/images")
         images = tmp_path / "lfw" / "images"
         images.mkdir(parents=True)
-        assert "holds nobody" in outcome._own_population(None, model, model)[1]
+        assert "holds nobody" in outcome._own_sample(None, model)[1]
         (images / "Ada").mkdir()
         shutil.copy(ODD / "no_face.jpg", images / "Ada")
-        assert "only 0 mated pairs" in outcome._own_population(None, model, model)[1]
+        assert "only 0 mated pairs" in outcome._own_sample(None, model)[1]
         (tmp_path / "link").symlink_to(images)
-        assert "the phones hold people of LFW" in outcome._own_population(tmp_path / "link", model, model)[1]
+        assert "the phones hold people of LFW" in outcome._own_sample(tmp_path / "link", model)[1]
 
 
 class TestMeasure:
@@ -637,6 +659,53 @@ class TestTask:
         assert run.read_task(DemoOptions(Path("out"), rounds=2, task=file, num_phones=32)).rounds == 2
         with pytest.raises(NotFoundError):
             run.read_task(DemoOptions(Path("out"), task=tmp_path / "none.toml"))
+        assert run.read_task(DemoOptions(Path("out"), rounds=1)).rounds == 1
+        with pytest.raises(ConfigError, match="--rounds is 2, and statistics sums once"):
+            run.read_task(DemoOptions(Path("out"), rounds=2))
+
+    def test_people_share_a_phone_where_the_method_takes_several(self) -> None:
+        trains = DemoOptions(Path("out"), task=run.DEFAULT_TASK.with_name("fedface.toml"), num_phones=4)
+        sums = DemoOptions(Path("out"), num_phones=4)
+        assert [run.people_of(each, run.read_task(each)).per_phone for each in (trains, sums)] == [1, 2]
+
+    @pytest.mark.parametrize(
+        ("fmrs", "shifted", "target"), [((0.1, 0.01), False, 0.01), ((0.1, 0.01), True, 0.1), ((0.1,), False, 0.1)]
+    )
+    def test_rate_at_which_a_phone_decides(self, fmrs: tuple[float, ...], shifted: bool, target: float) -> None:
+        model = untrained_model()
+        thresholds = tuple(Threshold(0.5, fmr, "public", 1350, 100_000, model.model_id, "2026-01-01") for fmr in fmrs)
+        model = dataclasses.replace(model, spec=dataclasses.replace(model.spec, thresholds=thresholds))
+        who = dataclasses.replace(people.synthetic_people(4, 2), shifted=shifted)
+        assert run.target_fmr(model, who) == target
+
+
+class TestPhone:
+    def test_plan_is_its_owners_alone_and_shows_no_invite(self, tmp_path: Path) -> None:
+        plan = PhonePlan("home", "mien://join?token=secret", {"Ada": ["a.jpg"]}, {"runtime": "onnxruntime"})
+        plan.write(tmp_path / "plan.json")
+        assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o600
+        assert PhonePlan.read(tmp_path / "plan.json") == plan
+        assert "secret" not in repr(plan)
+
+
+class TestOutcome:
+    def report(self, method: str, reveals: tuple[str, ...], *, masked: bool = True) -> DemoReport:
+        return dataclasses.replace(demo_report(), method=method, reveals=reveals, masked=masked)
+
+    def test_what_the_server_learned_is_said_by_method(self) -> None:
+        sums = outcome.learned(self.report("statistics", ("class_moment",)))
+        assert "opened one sum over 7 phones" in sums
+        assert "whether it is among the people of so few phones" in sums
+        assert "phone by phone" not in sums
+        trained = outcome.learned(self.report("fedface", ("class_embeddings",)))
+        assert "each over 7 phones or more" in trained
+        assert "phone by phone: class_embeddings" in trained
+        assert "could read each phone's update" in outcome.learned(self.report("fedface", (), masked=False))
+
+    def test_check_says_what_its_threshold_gives(self) -> None:
+        scores = Comparisons(np.array([0.2, 0.5, 0.9, 0.95]), np.array([0.1] * 9 + [0.6]))
+        said = outcome._with_rates(dataclasses.replace(demo_report().phone, threshold=0.5), scores).threshold_source
+        assert said.endswith("it gives FMR 10.00% and TAR 75.0%.")
 
 
 EVENT = {"task": {"state": "running", "rounds_total": 1, "reason": ""}, "round": None}
@@ -651,32 +720,12 @@ class TestSteps:
         options = DemoOptions(tmp_path / "out", num_phones=4, rounds=1)
         with state_folder(options.out) as folder, Programs(tmp_path / "logs") as running:
             monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
-            yield Stage(options, folder, running, people.synthetic_people(4), run.read_task(options))
+            yield Stage(options, folder, running, people.synthetic_people(4, 2), run.read_task(options))
 
     def stand_in(self, stage: Stage, name: str, text: str) -> None:
         program = Path(sys.executable).parent / name
         program.write_text(f"#!{os.path.realpath('/proc/self/exe')}\nimport json, os, sys, time\n{text}\n")
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-
-    def test_first_phone_that_fails_ends_enrolment(self, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})  # two phones at a time, on any machine
-        self.stand_in(stage, "mien-coordinator", 'print(\'{"url": "mien://join"}\')')
-        failing = next(iter(stage.people.phones))
-        self.stand_in(
-            stage,
-            "mien-device",
-            f"""
-open({str(stage.folder / "calls")!r}, "a").write(sys.argv[1] + "\\n")
-if sys.argv[1] == "join" and {failing!r} in " ".join(sys.argv):
-    print('{{"error": "no_face", "message": "no face"}}', file=sys.stderr)
-    sys.exit(11)
-if sys.argv[1] == "enroll":
-    time.sleep(10)
-print("{{}}")""",
-        )
-        with pytest.raises(NoFaceError, match="mien-device join: no face"):
-            run.join_and_enrol(stage)
-        assert (stage.folder / "calls").read_text().count("enroll") <= 1
 
     def test_first_picture_that_a_phone_takes_decides(self, stage: Stage) -> None:
         owner = next(iter(stage.people.phones))
@@ -695,21 +744,26 @@ sys.exit(1)""",
         with pytest.raises(LowQualityError, match="none of the pictures to verify with: two faces; two faces"):
             run._decided(stage, owner, [Path(refused)] * 2, 0.01)
 
+    def start_phones(self, stage: Stage, text: str) -> None:
+        self.stand_in(stage, "python", text)
+        for name in stage.people.phones:
+            stage.programs.start(f"phone-{name}", "python", "-m", "simulation.demo.phone")
+
     def test_phone_that_ends_by_itself_is_told(self, stage: Stage) -> None:
-        self.stand_in(stage, "mien-device", "print('there is nobody to train on'); sys.exit(2)")
+        self.start_phones(stage, "print('there is nobody to train on'); sys.exit(2)")
         self.stand_in(stage, "mien-coordinator", f"print(json.dumps({EVENT!r}), flush=True); time.sleep(60)")
         with pytest.raises(UnreachableError, match=r"phone-.*exit code 2.*nobody to train on"):
-            run.train(stage, "t")
+            run.take_part(stage, "t")
 
     @pytest.mark.parametrize(
         ("state", "says"), [("paused", "the task is paused: no phones"), ("completed", "before its 1 rounds")]
     )
     def test_task_that_does_not_end_well(self, stage: Stage, state: str, says: str) -> None:
         event = {"task": {**EVENT["task"], "state": state, "reason": "no phones"}, "round": None}  # type: ignore[dict-item]
-        self.stand_in(stage, "mien-device", "time.sleep(60)")
+        self.start_phones(stage, "time.sleep(60)")
         self.stand_in(stage, "mien-coordinator", f"print(json.dumps({event!r}))")
         with pytest.raises(LateError, match=says):
-            run.train(stage, "t")
+            run.take_part(stage, "t")
 
     @pytest.mark.parametrize(("number", "attempt", "fetched"), [(1, 1, 0), (2, 1, 4), (2, 2, 0), (3, 1, 4)])
     def test_bytes_down_are_of_models_that_were_new(
@@ -721,16 +775,16 @@ sys.exit(1)""",
             "round": number, "attempt": attempt, "stage": "aborted", "reason": "quorum", "num_selected": 4,
             "num_reports": 1, "upload_bytes": 77, "started_unix_ms": 1000, "ended_unix_ms": 3500,
         }  # fmt: skip
-        cost = outcome._round_cost(stage, report, None, model, None)  # type: ignore[arg-type]
+        cost = outcome._round_cost(stage, report, None, model, model, 0.1)  # type: ignore[arg-type]
         trained = sum(entry.size for entry in model.layout.entries if entry.name.startswith("embedding."))
         assert 0 < trained < model.layout.size
         assert cost.bytes_down == fetched * 4 * trained
         assert (cost.bytes_up, cost.duration_s, cost.outcome, cost.eer) == (77, 2.5, "quorum", None)
 
     def test_pictures_are_shown_not_copied(self, stage: Stage) -> None:
-        run._link(stage.people.phones, stage.folder / "linked")
+        run._link(stage.people.owners, stage.folder / "linked")
         linked = find_people(stage.folder / "linked")
-        assert digest(linked) == digest(stage.people.phones)
+        assert digest(linked) == digest(stage.people.owners)
         assert all(path.is_symlink() for files in linked.values() for path in files)
 
 

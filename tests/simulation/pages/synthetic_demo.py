@@ -34,6 +34,7 @@ def demo_report() -> DemoReport:
     return DemoReport(
         method="fedface",
         num_phones=8,
+        num_people=8,
         before=ModelResult(
             "Released model", "3b1f" * 16, comparisons(0.33, seed=1), 1, Interval(0.118, 0.151, 0.95, METHOD)
         ),

@@ -166,7 +166,7 @@ def test_demo_page_says_what_was_measured(demo_html: str) -> None:
         "7 of 8",
         "class embeddings",
         "on: the coordinator sees the sum of a cohort, no single contribution",
-        "99.00\u202f% before training, −0.33 points",
+        "99.00\u202f% before, −0.33 points",
         "Match score 0.687, at or above the threshold 0.412",
         "Not this person score 0.114, below the threshold 0.412",
         "research, non-commercial",
@@ -197,6 +197,20 @@ def test_demo_page_does_not_praise_what_got_worse() -> None:
     assert "8 phones, 8 rounds" in page.text
     assert "aborted: quorum" in page.text
     assert "MIEN_DATA is unset." in page.text
+
+
+def test_demo_page_shows_the_control_and_no_line_of_one_round() -> None:
+    report = demo_report()
+    control = dataclasses.replace(report.before, name="control", comparisons=comparisons(0.36, seed=3))
+    once = dataclasses.replace(report, control=control, rounds=report.rounds[:1], num_people=16)
+    page = Page(render_demo(once))
+    eer = equal_error_rate(det_curve(control.comparisons)).value
+    gap = equal_error_rate(det_curve(report.after.comparisons)).value - eer
+    assert f"control; the phones' own part is {fmt.points(gap)}" in page.text
+    assert f"control: equal error rate {fmt.percent(eer)}" in page.text
+    assert "8 phones, 1 round" in page.text
+    assert "enrolled 16 people" in page.text
+    assert "Round by round" not in page.text
 
 
 def test_demo_page_with_rates_below_resolution() -> None:
