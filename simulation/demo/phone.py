@@ -23,7 +23,7 @@ from mien.shell.files import create_private, read_private
 from mien.shell.memory import refuse_core_dumps
 
 RELEASE_S: Final = 300.0
-POLL_S: Final = 1.0
+POLL_S: Final = 2.0
 
 
 @dataclass(frozen=True)
