@@ -102,6 +102,7 @@ NO_READER: Final = {
     "coordinator.release.worker:import_model": "starts a child process for mien.backbones.importers:import_model",
     "device_sdk.faces.source:read_source": "a folder of pictures: device_sdk.faces.images:decode_image",
     "simulation.demo.measure:OwnSample.read": "a folder of pictures",
+    "simulation.demo.phone:PhonePlan.read": "a private file that the demo itself has just written",
     "simulation.papers.demo.tune:LfwCrops.read": "a folder of pictures",
     "simulation.faces.listed:read_pairs": "a folder's list: mien.evaluation.protocols.lfw:parse_pairs",
     "simulation.runs.spec:load": "a file of simulation.runs.spec:parse",
