@@ -1,6 +1,6 @@
 """Secure aggregation at full size: what masking costs a device and unmasking costs the server, beside the PRG's bound.
 
-A complete attempt of protocol MSA1 in one process: 100 devices, complete graph, 10^6 parameters, 10 devices lost
+A complete attempt of protocol MSA2 in one process: 100 devices, complete graph, 10^6 parameters, 10 devices lost
 between sharing and upload. The full run adds 1000 devices with 96 neighbours. Beside it, in the same run, Flower's own
 SecAgg+ functions in a child process (see `_flower`): times of each, the same round composed from them, and one small
 whole round of both.

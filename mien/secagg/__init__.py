@@ -1,4 +1,4 @@
-"""Secure aggregation, protocol MSA1: the server learns the sum over a cohort and nothing of any one device.
+"""Secure aggregation, protocol MSA2: the server learns the sum over a cohort and nothing of any one device.
 
 Pairwise and self masks with t-of-k shares of both (Bonawitz et al., CCS 2017) on a k-regular graph (Bell et al., CCS
 2020), with signed keys, a consistency round, and model, task, graph and roster bound into every derivation. Everything

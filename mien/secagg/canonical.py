@@ -13,12 +13,12 @@ from mien.errors import CorruptDataError
 
 HASH_BYTES: Final = 32
 ID_BYTES: Final = 16
-PREFIX: Final = "MSA1/"
+PREFIX: Final = "MSA2/"
 """Every tag begins with the protocol's name and version, so that no hash means anything in another protocol."""
 
 
 def tagged_hash(tag: str, *parts: bytes | bytearray) -> bytes:
-    """Return H(tag, parts): SHA-256 over u16 length ‖ "MSA1/" tag, then u64 length ‖ part for each part.
+    """Return H(tag, parts): SHA-256 over u16 length ‖ "MSA2/" tag, then u64 length ‖ part for each part.
 
     Lengths make the encoding injective: no two different lists of parts have the same bytes.
     """

@@ -48,7 +48,7 @@ from mien.secagg.keys import Suite
 from mien.secagg.masks import MAX_WORDS
 from mien.secagg.quantise import NumberFormat, as_float32
 
-VERSION: Final = 1
+VERSION: Final = 2
 _LAYOUT: Final = struct.Struct(">BBB 16s32s QH 32s32s32s IB BBB fff H HH HH B fff 5I".replace(" ", ""))
 CONFIG_BYTES: Final = _LAYOUT.size
 

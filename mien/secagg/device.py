@@ -10,8 +10,8 @@ shares of one neighbour. Whatever is wrong raises, ends the attempt and destroys
 one more drop-out. Keys live in memory only: a device that is restarted has dropped out. What must outlive a restart
 (that an attempt was begun, that a vector went out, that shares went out) is told to an `AttemptLog` before it happens.
 
-Chance is drawn in this order: mask key 32, share key 32, nonce 32; b 32, coefficients for b, coefficients for the mask
-key ((t - 1) * 32 each); what `pipeline` draws.
+Chance is drawn in this order: mask key 32, share key 32, KEM seed 64, nonce 32; b 32, coefficients for b, coefficients
+for the mask key ((t - 1) * 32 each); what `pipeline` draws. Encapsulation has OpenSSL's own.
 
 Python cannot promise that a secret's bytes are gone from memory; `forget` overwrites what it can and drops the rest.
 """
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, Protocol, TypeVar
@@ -39,13 +39,19 @@ from mien.secagg.canonical import members_hash, unpack_members
 from mien.secagg.config import AttemptId, RoundConfig
 from mien.secagg.graph import CORRUPT, SIGMA, Profile, check_neighbourhood
 from mien.secagg.keys import (
+    KEM_SEED_BYTES,
     KEY_BYTES,
+    NO_PART,
     SHARE_BYTES,
-    AgreementKey,
+    Encapsulate,
     Identity,
+    MaskKey,
     RandomBytes,
+    SealingKey,
     VerifyLeaf,
     commitment_b,
+    cover,
+    encapsulate,
     open_shares,
     pair_seed,
     seal_shares,
@@ -172,11 +178,11 @@ class Invited:
 
 @dataclass(frozen=True)
 class Advertised:
-    """Two fresh keys were announced."""
+    """Fresh keys were announced."""
 
     own: Entry = field(repr=False)
-    mask_key: AgreementKey = field(repr=False)
-    share_key: AgreementKey = field(repr=False)
+    mask_key: MaskKey = field(repr=False)
+    share_key: SealingKey = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -184,8 +190,8 @@ class Shared:
     """The neighbours are known and have shares of this device's b and mask key."""
 
     roster: RosterView = field(repr=False)
-    mask_key: AgreementKey = field(repr=False)
-    share_key: AgreementKey = field(repr=False)
+    mask_key: MaskKey = field(repr=False)
+    share_key: SealingKey = field(repr=False)
     b: bytearray = field(repr=False)
 
 
@@ -232,6 +238,7 @@ class DeviceRound:
         log: AttemptLog,
         random_bytes: RandomBytes,
         threads: int = 1,
+        encapsulate: Encapsulate = encapsulate,
     ) -> None:
         """Check message 0 and begin the attempt.
 
@@ -243,6 +250,7 @@ class DeviceRound:
         _check_invite(self.config, identity, assignment, policy)
         self._identity, self._policy, self._verify = identity, policy, verify
         self._log, self._random_bytes, self._threads = log, random_bytes, threads
+        self._encapsulate = encapsulate
         self._state: State = Invited()
         log.begin(self.config)
 
@@ -263,19 +271,20 @@ class DeviceRound:
     # The steps
 
     def advertise(self) -> bytes:
-        """Return message 1: two fresh keys and a nonce, signed together with the configuration."""
+        """Return message 1: fresh keys and a nonce, signed together with the configuration."""
         with self._step(Invited):
-            mask_key, share_key = (AgreementKey(self._random_bytes(KEY_BYTES)) for _ in range(2))
-            nonce = self._random_bytes(NONCE_BYTES)
+            draw = self._random_bytes
+            mask_key, share_key = MaskKey(draw(KEY_BYTES)), SealingKey(draw(KEY_BYTES), draw(KEM_SEED_BYTES))
+            keys = mask_key.public, share_key.public, share_key.kem_public
             identity = self._identity
-            unsigned = Entry(identity.id, mask_key.public, share_key.public, nonce, b"", identity.certificate)
+            unsigned = Entry(identity.id, *keys, draw(NONCE_BYTES), b"", identity.certificate)
             signature = identity.signer.sign(statement_advertise(self.config.sha256, unsigned))
             own = replace(unsigned, signature=signature)
             self._state = Advertised(own, mask_key, share_key)
             return Advertise(own).to_bytes()
 
     def share(self, roster: bytes) -> bytes:
-        """Return message 3: for each neighbour, a share of b and of the mask key, sealed so that only it can read.
+        """Return message 3: for each neighbour, shares of b and the mask key, and its part, sealed for it alone.
 
         Raises ViolationError for a roster that does not hold, CohortError for one that is too small, ConfigError for a
         graph or threshold below what the owner agreed to.
@@ -296,20 +305,20 @@ class DeviceRound:
         NonFiniteError for an update with NaN or infinity.
         """
         with self._step(Shared) as state:
-            sharers, held = self._open(state, Delivered.from_bytes(delivered, state.roster.topology.n))
+            sharers, held, parts = self._open(state, Delivered.from_bytes(delivered, state.roster.topology.n))
             layout = VectorLayout(self.config.size, self.config.num_metrics)
-            hide = self._mask(state, sharers)
+            hide, covers = self._mask(state, sharers, parts)
             steps = pipeline(self.config, dp, state.roster.binding, self._random_bytes, hide)
             vector = run(steps, addends, layout)
             self._log.record_masked(self.config.attempt_id)
             payload = pack(vector, self.config.numbers.ring_bits)
             digest = hashlib.sha256(payload).digest()
             sharers_hash = members_hash(sharers, state.roster.topology.n)
-            statement = statement_masked(state.roster.binding, sharers_hash, digest)
+            statement = statement_masked(state.roster.binding, sharers_hash, digest, covers)
             signature = self._identity.signer.sign(statement)
             _erase(state)
             self._state = Masked(state.roster, sharers, held)
-            return MaskedInput(MaskedMessage(digest, signature).to_bytes(), payload)
+            return MaskedInput(MaskedMessage(digest, covers, signature).to_bytes(), payload)
 
     def agree(self, survivors: bytes) -> bytes:
         """Return message 7: a signature over who shared and who survived, as this device was told.
@@ -369,12 +378,20 @@ class DeviceRound:
     def _seal(self, view: RosterView, state: Advertised, b: bytearray) -> tuple[Sealed, ...]:
         hood = view.topology.hood
         of_b = shamir.split(b, hood.t, hood.k, self._random_bytes)
-        of_key = shamir.split(state.mask_key.private_bytes(), hood.t, hood.k, self._random_bytes)
+        of_key = shamir.split(state.mask_key.secret_bytes(), hood.t, hood.k, self._random_bytes)
         sealed = []
         for place, (index, peer) in enumerate(view.neighbours.items()):
             own_id, peer_id = state.own.id, view.topology.ids[index]
-            plain = of_b[place] + of_key[place]
-            ciphertext = seal_shares(state.share_key, peer.entry.share_key, view.binding, own_id, peer_id, plain)
+            plain = of_b[place] + of_key[place] + state.mask_key.part(view.binding, own_id, peer_id)
+            ciphertext = seal_shares(
+                state.share_key,
+                peer.entry.share_key,
+                view.binding,
+                own_id,
+                peer_id,
+                plain,
+                encapsulated=self._encapsulate(peer.entry.kem_key, self._random_bytes),
+            )
             sealed.append(Sealed(place + 1, ciphertext))
         return tuple(sealed)
 
@@ -383,8 +400,8 @@ class DeviceRound:
         signature = self._identity.signer.sign(statement_shares(view.binding, self._identity.id, unsigned))
         return replace(unsigned, signature=signature)
 
-    def _open(self, state: Shared, message: Delivered) -> tuple[frozenset[int], dict[int, bytearray]]:
-        """Return the sharers, and the neighbours' shares that open.
+    def _open(self, state: Shared, message: Delivered) -> tuple[frozenset[int], dict[int, bytearray], dict[int, bytes]]:
+        """Return the sharers, and the neighbours' shares and parts that open.
 
         A neighbour's shares that do not open are left out: one device that seals nonsense must not take its neighbours
         out of the round. The server cannot gain by spoiling them: fewer shares open less.
@@ -397,16 +414,16 @@ class DeviceRound:
             raise ViolationError("the list of who shared leaves this device or shares for it out; leave this round")
         if len(sharers) < self.config.cohort.n_min or len(present) < topology.hood.t:
             raise CohortError(f"only {len(sharers)} devices shared their keys; nothing was sent, check in again")
-        held = {}
+        held, parts = {}, {}
         for index, sealed in zip(present, message.sealed, strict=True):
             if sealed.x != topology.graph.share_index(index, view.index):
                 raise ViolationError("the coordinator handed over a share under another's index; leave this round")
             opened = self._try_open(state, index, sealed.ciphertext)
             if opened is not None:
-                held[index] = bytearray(opened)
+                held[index], parts[index] = bytearray(opened[: 2 * SHARE_BYTES]), opened[2 * SHARE_BYTES :]
         if len(held) < topology.hood.t:
             raise ViolationError(f"only {len(held)} neighbours' shares open; leave this round")
-        return sharers, held
+        return sharers, held, parts
 
     def _try_open(self, state: Shared, sender: int, ciphertext: bytes) -> bytes | None:
         view = state.roster
@@ -416,15 +433,27 @@ class DeviceRound:
         except ViolationError:
             return None
 
-    def _mask(self, state: Shared, sharers: frozenset[int]) -> Step:
-        """Return the last step: the own mask and one for each neighbour that shared; the lower id adds it."""
+    def _mask(
+        self, state: Shared, sharers: frozenset[int], parts: Mapping[int, bytes]
+    ) -> tuple[Step, tuple[bytes, ...]]:
+        """Return the last step and the covers: the own mask, and one for each neighbour that shared; the lower id adds.
+
+        `parts` are the neighbours' whose shares opened. Where none opened, only X25519 stands between the server and
+        that one mask, and the sum comes to nothing: both are of the making of who sealed nonsense, or spoiled it.
+        """
         view, own_id = state.roster, self._identity.id
-        plus, minus = [self_seed(state.b, view.binding, own_id)], list[bytes]()
+        plus, minus, covers = [self_seed(state.b, view.binding, own_id)], list[bytes](), list[bytes]()
         for index in sorted(sharers & view.neighbours.keys()):
-            peer_id = view.topology.ids[index]
-            seed = pair_seed(state.mask_key, view.neighbours[index].entry.mask_key, view.binding, own_id, peer_id)
-            (plus if own_id < peer_id else minus).append(seed)
-        return partial(mask, plus=plus, minus=minus, threads=self._threads)
+            peer_id, part = view.topology.ids[index], parts.get(index, NO_PART)
+            is_lower = own_id < peer_id
+            if is_lower:
+                own_part = state.mask_key.part(view.binding, own_id, peer_id)
+                covers.append(cover(own_part, part, view.binding, own_id, peer_id) if index in parts else NO_PART)
+                part = own_part
+            peer_key = view.neighbours[index].entry.mask_key
+            seed = pair_seed(state.mask_key, peer_key, part, view.binding, own_id, peer_id)
+            (plus if is_lower else minus).append(seed)
+        return partial(mask, plus=plus, minus=minus, threads=self._threads), tuple(covers)
 
     def _check_survivors(self, state: Masked, survivors: frozenset[int]) -> None:
         view, hood = state.roster, state.roster.topology.hood

@@ -1,15 +1,19 @@
 """Keys of the protocol: who signs, which secrets two devices share, how shares travel sealed.
 
 Identity keys are long-lived and certified by the registrar (ECDSA P-256, or Ed25519 as the second suite); they sign and
-nothing else. Each attempt of a round has two fresh X25519 pairs a device: one for masks, one for sealing shares. Every
-derivation is salted with R, the hash of roster and configuration (`roster.Topology.binding`): devices that were told
-different things derive different keys.
+nothing else. Each attempt of a round has two fresh X25519 pairs a device, one for masks, one for sealing shares, and a
+fresh ML-KEM-768 pair (FIPS 203) beside the latter: who breaks one of the two opens nothing, so that what is recorded
+today stays shut where X25519 falls to a quantum computer. A KEM agrees with nobody by public keys alone: the half of a
+mask's seed that must outlive X25519 comes from the secret of the device with the lower id (`MaskKey.part`) and reaches
+the other one sealed. Every derivation of a pair is salted with R, the hash of roster and configuration
+(`roster.Topology.binding`): devices that were told different things derive different keys.
 """
 
 from __future__ import annotations
 
 import enum
 import hashlib
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -18,10 +22,10 @@ from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from mien.errors import CertificateError, KeyStoreError, ViolationError
 from mien.secagg.canonical import ID_BYTES, tagged_hash
@@ -29,7 +33,13 @@ from mien.secagg.canonical import ID_BYTES, tagged_hash
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 SHARE_BYTES: Final = 32
-SEALED_BYTES: Final = 2 * SHARE_BYTES + 16
+PART_BYTES: Final = 32
+NO_PART: Final = bytes(PART_BYTES)
+"""In the place of a part that did not arrive: its sender alone can bring the sum to nothing by it, as by any vector."""
+KEM_SEED_BYTES: Final = 64
+KEM_KEY_BYTES: Final = 1184
+KEM_CIPHERTEXT_BYTES: Final = 1088
+SEALED_BYTES: Final = KEM_CIPHERTEXT_BYTES + 2 * SHARE_BYTES + PART_BYTES + 16
 
 RandomBytes = Callable[[int], bytes]
 """Returns that many unpredictable bytes: `secrets.token_bytes`; vectors give known ones. The only source of chance."""
@@ -200,10 +210,6 @@ class AgreementKey:
     def __repr__(self) -> str:
         return "AgreementKey(***)"
 
-    def private_bytes(self) -> bytes:
-        """Return the 32 secret bytes, to be split into shares and for nothing else."""
-        return self._key.private_bytes_raw()
-
     def agree(self, peer_public: bytes) -> bytes:
         """Return the X25519 secret with a peer; raises ViolationError for a peer key of small order."""
         try:
@@ -220,15 +226,91 @@ def check_agreement_key(public: bytes) -> None:
     _PROBE.agree(public)
 
 
+class MaskKey(AgreementKey):
+    """A fresh X25519 key of one attempt that follows from a secret, one way, and the parts of pairs' seeds beside it.
+
+    Whoever finds the key to its public half, as a quantum computer could, has not found the secret.
+    """
+
+    def __init__(self, secret: bytes) -> None:
+        super().__init__(derive(secret, bytes(KEY_BYTES), "mask"))
+        self._secret = secret
+
+    def __repr__(self) -> str:
+        return "MaskKey(***)"
+
+    def secret_bytes(self) -> bytes:
+        """Return the 32 secret bytes, to be split into shares and for nothing else."""
+        return self._secret
+
+    def part(self, binding: bytes, owner: bytes, peer: bytes) -> bytes:
+        """Return what the owner tells one neighbour, sealed: the half of their seed that no X25519 stands before."""
+        return derive(self._secret, binding, "part", owner, peer)
+
+
+class SealingKey(AgreementKey):
+    """A fresh X25519 key of one attempt with an ML-KEM-768 key beside it: what shares are sealed for."""
+
+    def __init__(self, private: bytes, kem_seed: bytes) -> None:
+        super().__init__(private)
+        self._agreed: dict[bytes, bytes] = {}
+        self._kem = MLKEM768PrivateKey.from_seed_bytes(kem_seed)
+        self.kem_public = self._kem.public_key().public_bytes_raw()
+
+    def __repr__(self) -> str:
+        return "SealingKey(***)"
+
+    def agree(self, peer_public: bytes) -> bytes:
+        """Return the X25519 secret with a peer, kept from sealing for it to opening what it sealed."""
+        if peer_public not in self._agreed:
+            self._agreed[peer_public] = super().agree(peer_public)
+        return self._agreed[peer_public]
+
+    def decapsulate(self, ciphertext: bytes) -> bytes:
+        """Return the secret in a ciphertext (1088 bytes); another one, and no error, for what nobody encapsulated."""
+        return self._kem.decapsulate(ciphertext)
+
+
+Encapsulate = Callable[[bytes, RandomBytes], tuple[bytes, bytes]]
+"""Returns (secret, ciphertext) for an ML-KEM-768 key; vectors do it by known chance, which OpenSSL does not take."""
+
+
+def encapsulate(kem_public: bytes, _random_bytes: RandomBytes) -> tuple[bytes, bytes]:
+    """Return a fresh secret (32 bytes) and its ciphertext (1088) for an ML-KEM-768 key, by OpenSSL's own chance.
+
+    Raises ViolationError for bytes that no key pair has.
+    """
+    return kem_key(kem_public).encapsulate()
+
+
+def kem_key(kem_public: bytes) -> MLKEM768PublicKey:
+    """Return the ML-KEM-768 key in bytes; raises ViolationError where they encode none (FIPS 203, 7.2)."""
+    try:
+        return MLKEM768PublicKey.from_public_bytes(kem_public)
+    except ValueError as error:
+        raise ViolationError("a device announced a key that no key pair has; it was not counted") from error
+
+
 def derive(ikm: bytes | bytearray, binding: bytes, label: str, *ids: bytes) -> bytes:
-    """Return HKDF-SHA256(ikm, salt = R, info = "MSA1/" label ‖ ids), 32 bytes."""
-    info = b"MSA1/" + label.encode("ascii") + b"".join(ids)
-    return HKDF(hashes.SHA256(), KEY_BYTES, binding, info).derive(ikm)
+    """Return HKDF-SHA256(ikm, salt = R, info = "MSA2/" label ‖ ids), 32 bytes."""
+    # One block of RFC 5869 by the standard library: thousands are made a round, and objects cost more than hashes.
+    info = b"MSA2/" + label.encode("ascii") + b"".join(ids)
+    return hmac.digest(hmac.digest(binding, ikm, "sha256"), info + b"\x01", "sha256")
 
 
-def pair_seed(own: AgreementKey, peer_public: bytes, binding: bytes, id_u: bytes, id_v: bytes) -> bytes:
-    """Return the seed of the mask that two devices share; the same on both sides."""
-    return derive(own.agree(peer_public), binding, "pair", min(id_u, id_v), max(id_u, id_v))
+def pair_seed(own: AgreementKey, peer_public: bytes, part: bytes, binding: bytes, id_u: bytes, id_v: bytes) -> bytes:
+    """Return the seed of the mask that two devices share, the same on both sides: `part` is the lower id's."""
+    return derive(own.agree(peer_public) + part, binding, "pair", min(id_u, id_v), max(id_u, id_v))
+
+
+def cover(part: bytes, peer_part: bytes, binding: bytes, lower: bytes, higher: bytes) -> bytes:
+    """Return the lower id's part under the higher id's, or the reverse: the two lie over each other by XOR.
+
+    The server is told it with the masked vector: if the device with the higher id is lost, the lower one's part follows
+    from the lost one's secret.
+    """
+    key = derive(peer_part, binding, "cover", lower, higher)
+    return bytes(a ^ b for a, b in zip(part, key, strict=True))
 
 
 def self_seed(secret_b: bytes | bytearray, binding: bytes, device: bytes) -> bytes:
@@ -242,20 +324,32 @@ def commitment_b(secret_b: bytes | bytearray, binding: bytes, device: bytes) -> 
 
 
 def seal_shares(
-    own: AgreementKey, peer_public: bytes, binding: bytes, sender: bytes, receiver: bytes, shares: bytes
+    own: AgreementKey,
+    peer_public: bytes,
+    binding: bytes,
+    sender: bytes,
+    receiver: bytes,
+    plain: bytes,
+    *,
+    encapsulated: tuple[bytes, bytes],
 ) -> bytes:
-    """Return share_b ‖ share_m sealed by AES-256-GCM for one receiver: 80 bytes."""
-    key = derive(own.agree(peer_public), binding, "enc", sender, receiver)
-    return AESGCM(key).encrypt(_NONCE, shares, binding + sender + receiver)
+    """Return share_b ‖ share_m ‖ part sealed by AES-256-GCM for one receiver, behind the KEM's ciphertext: 1200 bytes.
+
+    `encapsulated` is a fresh secret for the receiver's KEM key, and its ciphertext. The key is made of both secrets.
+    """
+    secret, ciphertext = encapsulated
+    key = derive(own.agree(peer_public) + secret, binding, "enc", sender, receiver)
+    return ciphertext + AESGCM(key).encrypt(_NONCE, plain, binding + sender + receiver + ciphertext)
 
 
 def open_shares(
-    own: AgreementKey, peer_public: bytes, binding: bytes, sender: bytes, receiver: bytes, sealed: bytes
+    own: SealingKey, peer_public: bytes, binding: bytes, sender: bytes, receiver: bytes, sealed: bytes
 ) -> bytes:
-    """Return share_b ‖ share_m (64 bytes); raises ViolationError unless that sender sealed them for this receiver."""
-    key = derive(own.agree(peer_public), binding, "enc", sender, receiver)
+    """Return share_b ‖ share_m ‖ part (96 bytes); raises ViolationError unless that sender sealed them for this one."""
+    ciphertext, rest = sealed[:KEM_CIPHERTEXT_BYTES], sealed[KEM_CIPHERTEXT_BYTES:]
+    key = derive(own.agree(peer_public) + own.decapsulate(ciphertext), binding, "enc", sender, receiver)
     try:
-        return AESGCM(key).decrypt(_NONCE, sealed, binding + sender + receiver)
+        return AESGCM(key).decrypt(_NONCE, rest, binding + sender + receiver + ciphertext)
     except InvalidTag as error:
         raise ViolationError(f"shares of device {short(sender)} do not open") from error
 

@@ -18,7 +18,7 @@ from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.secagg.canonical import ID_BYTES, bitmap_size, tagged_hash
 from mien.secagg.config import CONFIG_BYTES, CohortTerms, RoundConfig, StageDeadlines
 from mien.secagg.graph import Profile, default_neighbourhood, resolve
-from mien.secagg.keys import SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
+from mien.secagg.keys import KEM_KEY_BYTES, PART_BYTES, SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
 from mien.secagg.noise import honest_survivors, noise_terms, with_room_for_noise
 from mien.secagg.quantise import MAX_FRAC_BITS, NumberFormat, packed_size
 from mien.secagg.vector import ContributionMap, VectorLayout
@@ -235,15 +235,16 @@ def stage_bytes(config: RoundConfig, n: int, *, certificate_bytes: int = 500) ->
     cohort, hood = config.cohort, resolve(config.cohort.profile, n, config.cohort.k, config.cohort.t)
     layout = VectorLayout(config.size, config.num_metrics)
     vector = packed_size(layout.num_words, config.numbers.ring_bits)
-    entry = 16 + 32 + 32 + 32 + SIGNATURE_BYTES + 2 + certificate_bytes
+    entry = 16 + 32 + 32 + KEM_KEY_BYTES + 32 + SIGNATURE_BYTES + 2 + certificate_bytes
     sealed, survivors = 3 + hood.k * (1 + SEALED_BYTES), 2 + bitmap_size(n)
     depth = 32 * (n - 1).bit_length()
     roster = 5 + (n * entry if n <= 256 else 16 * n + depth + hood.k * (entry + depth))
+    masked = 2 + 32 + 1 + (hood.k + 1) // 2 * PART_BYTES + SIGNATURE_BYTES  # half of the neighbours have higher ids
     released = 3 + hood.k * (1 + SHARE_BYTES)
     stages = {
         "keys": StageBytes(2 + CONFIG_BYTES, 2 + entry),
         "shares": StageBytes(roster, sealed + 32 + SIGNATURE_BYTES),
-        "upload": StageBytes(bitmap_size(n) + sealed, 2 + 32 + SIGNATURE_BYTES + vector),
+        "upload": StageBytes(bitmap_size(n) + sealed, masked + vector),
     }
     if not cohort.profile.has_consistency_round:
         return {**stages, "unmask": StageBytes(survivors, released)}

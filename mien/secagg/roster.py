@@ -168,7 +168,7 @@ def _view_sparse(roster: SparseRoster, config: RoundConfig, own: Entry, index: i
 
 
 def _check_peers(entries: Mapping[int, Entry], own: Entry, config: RoundConfig, verify: VerifyLeaf) -> dict[int, Peer]:
-    keys = [key for entry in (own, *entries.values()) for key in (entry.mask_key, entry.share_key)]
+    keys = [key for entry in (own, *entries.values()) for key in (entry.mask_key, entry.share_key, entry.kem_key)]
     if len(set(keys)) != len(keys):
         raise ViolationError("the roster holds one key twice; leave this round")
     return {i: check_entry(entry, config.sha256, config.suite, verify) for i, entry in entries.items()}

@@ -29,10 +29,12 @@ from mien.secagg import shamir
 from mien.secagg.canonical import members_hash, pack_members
 from mien.secagg.config import RoundConfig
 from mien.secagg.keys import (
-    AgreementKey,
+    MaskKey,
     VerifyLeaf,
     check_agreement_key,
     commitment_b,
+    cover,
+    kem_key,
     pair_seed,
     self_seed,
     short,
@@ -111,6 +113,7 @@ class ServerRound:
         self._sealed: dict[int, tuple[Sealed, ...]] = {}
         self._commitments: dict[int, bytes] = {}
         self._sharers_hash = b""
+        self._covers: dict[int, tuple[bytes, ...]] = {}
         self._total: Words = np.zeros(0, np.uint32)
         self._masked: set[int] = set()
         self._elsewhere: set[int] = set()
@@ -157,11 +160,12 @@ class ServerRound:
             raise ViolationError(f"device {short(sender)} sent keys of another device; they were not counted")
         if len(self._peers) == self.config.cohort.n_max:
             raise LateError("the round has all the devices it needs; nothing is lost, check in again")
-        keys = {entry.mask_key, entry.share_key}
-        if len(keys) < 2 or keys & self._taken:
+        keys = {entry.mask_key, entry.share_key, entry.kem_key}
+        if len(keys) < 3 or keys & self._taken:
             raise ViolationError(f"device {short(sender)} sent a key that is in use; make fresh keys")
-        for key in keys:
-            check_agreement_key(key)
+        check_agreement_key(entry.mask_key)
+        check_agreement_key(entry.share_key)
+        kem_key(entry.kem_key)
         self._peers[sender] = check_entry(entry, self.config.sha256, self.config.suite, self._verify)
         self._taken |= keys
         self._accept(ServerStage.KEYS, sender, message)
@@ -227,14 +231,21 @@ class ServerRound:
         found = payload if isinstance(payload, Elsewhere) else Elsewhere(hashlib.sha256(payload).digest(), len(payload))
         if found != Elsewhere(masked.payload_sha256, self.payload_bytes):
             raise CorruptDataError(f"the vector of device {short(sender)} is not complete; send it again")
-        statement = statement_masked(self.topology.binding, self._sharers_hash, masked.payload_sha256)
+        if len(masked.covers) != len(self._covered(index)):
+            raise ViolationError(f"device {short(sender)} did not send one cover for each neighbour; not counted")
+        statement = statement_masked(self.topology.binding, self._sharers_hash, masked.payload_sha256, masked.covers)
         self._verify_signature(sender, statement, masked.signature, "the masked vector")
         if isinstance(payload, Elsewhere):
             self._elsewhere.add(index)
         else:
             add_packed(self._total, payload, self.config.numbers.ring_bits)
         self._masked.add(index)
+        self._covers[index] = masked.covers
         self._accept(ServerStage.UPLOAD, sender, message)
+
+    def _covered(self, index: int) -> list[int]:
+        """Return the neighbours that shared and have higher ids: those for which a device's parts are covered."""
+        return [peer for peer in self.topology.graph.neighbours(index) if peer > index and peer in self._commitments]
 
     @property
     def elsewhere(self) -> frozenset[bytes]:
@@ -339,12 +350,16 @@ class ServerRound:
             if owner in self._masked:
                 minus.append(self_seed(secret, topology.binding, owner_id))
                 continue
-            key = AgreementKey(secret)
+            key = MaskKey(secret)
             for index in topology.graph.neighbours(owner):
                 if index in self._masked:
                     peer_id = topology.ids[index]
                     peer_key = self._peers[peer_id].entry.mask_key
-                    seed = pair_seed(key, peer_key, topology.binding, owner_id, peer_id)
+                    part = key.part(topology.binding, owner_id, peer_id)
+                    if peer_id < owner_id:
+                        covered = self._covers[index][self._covered(index).index(owner)]
+                        part = cover(covered, part, topology.binding, peer_id, owner_id)
+                    seed = pair_seed(key, peer_key, part, topology.binding, owner_id, peer_id)
                     # A survivor with the lower id had added this mask, one with the higher id subtracted it.
                     (minus if peer_id < owner_id else plus).append(seed)
         return plus, minus, suspects
@@ -375,7 +390,7 @@ class ServerRound:
         owner_id = self.topology.ids[owner]
         if owner in self._masked:
             return commitment_b(secret, self.topology.binding, owner_id) == self._commitments[owner]
-        return AgreementKey(secret).public == self._peers[owner_id].entry.mask_key
+        return MaskKey(secret).public == self._peers[owner_id].entry.mask_key
 
     # Bookkeeping
 

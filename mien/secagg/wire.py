@@ -1,20 +1,21 @@
 """The ten messages of the protocol as bytes: fixed layouts, nothing optional, nothing left over.
 
-Every message begins with version (u8, 1) and number (u8). Integers are big-endian. `[n]x` is n times x. A set of
+Every message begins with version (u8, 2) and number (u8). Integers are big-endian. `[n]x` is n times x. A set of
 members is a bitmap (`canonical.pack_members`). Lists per neighbour are in the ascending order of ids.
 
 ==  ===========  ==============  ======================================================================================
 no  name         direction       after the two bytes
 ==  ===========  ==============  ======================================================================================
 0   Invite       to devices      canonical configuration (`config.RoundConfig`)
-1   Advertise    to server       entry: id 16, m_pk 32, e_pk 32, nonce 32, signature 64, certificate length u16, DER
+1   Advertise    to server       entry: id 16, m_pk 32, e_pk 32, kem_pk 1184, nonce 32, signature 64, length u16, DER
 2   Roster       to devices      form u8, n u16, then
                                  form 0 (all): [n] entry, by ascending id
                                  form 1 (own neighbours): [n] id 16, [depth] hash 32 (path of the own entry),
                                  [k] (entry, [depth] hash 32), depth = ceil(log2 n)
-3   Shares       to server       k u8, [k] (x u8, sealed 80), com_b 32, signature 64
-4   Delivered    to one device   U2 bitmap, count u8, [count] (x u8, sealed 80), by sender
-5   Masked       to server       SHA-256 of the packed vector 32, signature 64; the vector itself is a stream beside it
+3   Shares       to server       k u8, [k] (x u8, sealed 1200), com_b 32, signature 64
+4   Delivered    to one device   U2 bitmap, count u8, [count] (x u8, sealed 1200), by sender
+5   Masked       to server       SHA-256 of the packed vector 32, count u8, [count] cover 32 (one for each neighbour in
+                                 U2 with a higher id), signature 64; the vector itself is a stream beside it
 6   Survivors    to devices      U3 bitmap
 7   Consistency  to server       signature 64
 8   Proof        to one device   count u16, [count] (id 16, signature 64)
@@ -38,7 +39,7 @@ from mien.errors import CorruptDataError, VersionError
 from mien.secagg.canonical import HASH_BYTES, ID_BYTES, bitmap_size, tagged_hash, tree_depth
 from mien.secagg.config import VERSION, RoundConfig
 from mien.secagg.graph import MAX_DEVICES, MAX_NEIGHBOURS
-from mien.secagg.keys import KEY_BYTES, SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
+from mien.secagg.keys import KEM_KEY_BYTES, KEY_BYTES, PART_BYTES, SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES
 
 NONCE_BYTES: Final = 32
 MAX_CERTIFICATE_BYTES: Final = 8 * 1024
@@ -216,11 +217,15 @@ def invite_from_bytes(message: bytes) -> RoundConfig:
 
 @dataclass(frozen=True)
 class Entry(_Record):
-    """A device in a roster: id, two fresh X25519 keys, a nonce, its signature over them, its leaf certificate (DER)."""
+    """A device in a roster: id, fresh keys, a nonce, its signature over them, its leaf certificate (DER).
+
+    The keys are an X25519 key for masks, and for what is sealed an X25519 and an ML-KEM-768 key.
+    """
 
     id: Id
     mask_key: Key
     share_key: Key
+    kem_key: Annotated[bytes, _fixed(KEM_KEY_BYTES)]
     nonce: Annotated[bytes, _fixed(NONCE_BYTES)]
     signature: Signature = field(repr=False)
     certificate: Annotated[bytes, _sized(2, at_most=MAX_CERTIFICATE_BYTES)] = field(repr=False)
@@ -286,13 +291,14 @@ def roster_from_bytes(message: bytes) -> FullRoster | SparseRoster:
 
 @dataclass(frozen=True)
 class Sealed(_Record):
-    """One pair of shares on its way: index x of the shares, ciphertext (80 bytes)."""
+    """One pair of shares on its way: index x of the shares, ciphertext (1200 bytes)."""
 
     x: Annotated[int, _number(1, at_most=255)]
     ciphertext: Annotated[bytes, _fixed(SEALED_BYTES)] = field(repr=False)
 
 
 _SEALED: Final = _listed(1, _Form(Sealed.to_bytes, Sealed.read))
+_COVERS: Final = _listed(1, _fixed(PART_BYTES))
 
 
 @dataclass(frozen=True)
@@ -316,10 +322,11 @@ class Delivered(Message):
 
 @dataclass(frozen=True)
 class Masked(Message):
-    """Message 5 without the vector: the hash of its packed bytes, and the signature."""
+    """Message 5 without the vector: the hash of its packed bytes, covers (`keys.cover`) by id, the signature."""
 
     kind = Kind.MASKED
     payload_sha256: Hash
+    covers: Annotated[tuple[bytes, ...], _COVERS] = field(repr=False)
     signature: Signature = field(repr=False)
 
 
@@ -368,7 +375,8 @@ class Unmask(Message):
 
 def statement_advertise(config_sha256: bytes, entry: Entry) -> bytes:
     """Return the bytes that message 1 signs."""
-    return tagged_hash("adv", config_sha256, entry.id, entry.mask_key, entry.share_key, entry.nonce)
+    keys = entry.mask_key, entry.share_key, entry.kem_key
+    return tagged_hash("adv", config_sha256, entry.id, *keys, entry.nonce)
 
 
 def statement_shares(binding: bytes, sender: bytes, shares: Shares) -> bytes:
@@ -376,9 +384,9 @@ def statement_shares(binding: bytes, sender: bytes, shares: Shares) -> bytes:
     return tagged_hash("shares", binding, sender, _SEALED.to_bytes(shares.sealed), shares.commitment_b)
 
 
-def statement_masked(binding: bytes, sharers_hash: bytes, payload_sha256: bytes) -> bytes:
-    """Return the bytes that message 5 signs: roster, sharers (`canonical.members_hash`), and the vector by its hash."""
-    return tagged_hash("masked", binding, sharers_hash, payload_sha256)
+def statement_masked(binding: bytes, sharers_hash: bytes, payload_sha256: bytes, covers: tuple[bytes, ...]) -> bytes:
+    """Return the bytes that message 5 signs: roster, sharers (`canonical.members_hash`), vector by its hash, covers."""
+    return tagged_hash("masked", binding, sharers_hash, payload_sha256, _COVERS.to_bytes(covers))
 
 
 def statement_consistency(binding: bytes, sharers_hash: bytes, survivors_hash: bytes) -> bytes:

@@ -13,10 +13,11 @@ from mien.errors import MienError
 from mien.secagg import Addends, Profile, shamir
 from mien.secagg.canonical import pack_members
 from mien.secagg.graph import complete_threshold
-from mien.secagg.keys import AgreementKey, commitment_b, pair_seed, self_seed
+from mien.secagg.keys import NO_PART, AgreementKey, MaskKey, commitment_b, derive, pair_seed, self_seed
 from mien.secagg.masks import WordStream, add_masks, key_stream
 from mien.secagg.quantise import unpack
 from mien.secagg.wire import ShareKind, Survivors, Unmask
+from tests.mien.secagg import mlkem
 from tests.mien.secagg.cohort import Cohort, make_config, people
 
 N = 9  # t = 6 of 8 neighbours; up to 3 of them may help the server: 3 < 2 t - k = 4
@@ -68,7 +69,7 @@ def opens_key(cohort: Cohort, owner: int, shares: dict[int, bytes]) -> bool:
     by_x = {topology.graph.share_index(owner, holder): share for holder, share in shares.items()}
     public = cohort.server._peers[topology.ids[owner]].entry.mask_key
     return any(
-        AgreementKey(shamir.combine({x: by_x[x] for x in chosen}, 6)).public == public
+        MaskKey(shamir.combine({x: by_x[x] for x in chosen}, 6)).public == public
         for chosen in itertools.combinations(by_x, 6)
     )
 
@@ -105,15 +106,43 @@ def test_without_its_own_secret_all_others_together_learn_nothing_of_a_vector() 
     victim, *others = sorted(cohort.devices)
     keys = {d: cohort.devices[d]._state.mask_key for d in others}  # type: ignore[union-attr]
     b = bytes(cohort.devices[victim]._state.b)  # type: ignore[union-attr]
+    own_key = cohort.devices[victim]._state.mask_key  # type: ignore[union-attr]
     cohort.mask(delivered)
     binding, public = cohort.server.topology.binding, cohort.server._peers[victim].entry.mask_key
     words = unpack(cohort.payloads[victim], 32)
     # The victim has the lowest id: it had added them all.
-    add_masks(words, [], [pair_seed(keys[d], public, binding, d, victim) for d in others])
+    parts = {d: own_key.part(binding, victim, d) for d in others}
+    add_masks(words, [], [pair_seed(keys[d], public, parts[d], binding, d, victim) for d in others])
     assert np.count_nonzero(words >> 24) > len(words) // 2, "no lane is a small number"
     assert words[0] != 1
     add_masks(words, [], [self_seed(b, binding, victim)])
     assert words[:2].tolist() == [1, cohort.addends[victim].weight]
+
+
+def test_whoever_breaks_x25519_later_finds_no_mask_in_what_was_recorded() -> None:
+    """All X25519 keys of a cohort, every message and b: the pair masks stand, for their other half was sealed."""
+    cohort = Cohort.of(make_config(5), people(5))
+    delivered = cohort.share(cohort.advertise())
+    victim, *others = sorted(cohort.devices)
+    state = cohort.devices[victim]._state
+    b, own_key = bytes(state.b), state.mask_key  # type: ignore[union-attr]
+    cohort.mask(delivered)
+    binding = cohort.server.topology.binding
+    public = {d: cohort.server._peers[d].entry.mask_key for d in others}
+    broken = AgreementKey(own_key._key.private_bytes_raw())
+    assert broken.public == cohort.server._peers[victim].entry.mask_key
+
+    def left(parts: dict[bytes, bytes]) -> list[int]:
+        words = unpack(cohort.payloads[victim], 32)
+        pairs = [pair_seed(broken, public[d], parts[d], binding, victim, d) for d in others]
+        add_masks(words, [], [*pairs, self_seed(b, binding, victim)])
+        return [int(word) for word in words[:2]]
+
+    truth = [1, cohort.addends[victim].weight]
+    assert left({d: own_key.part(binding, victim, d) for d in others}) == truth
+    recovered = own_key._key.private_bytes_raw()
+    assert left(dict.fromkeys(others, NO_PART)) != truth
+    assert left({d: derive(recovered, binding, "part", victim, d) for d in others}) != truth
 
 
 # What the wire tells
@@ -122,7 +151,7 @@ def test_without_its_own_secret_all_others_together_learn_nothing_of_a_vector() 
 def test_weights_metrics_and_updates_are_nowhere_but_in_the_masked_vector() -> None:
     """Two runs that differ in one device's images, losses and update differ in its vector and its signature only."""
     config = make_config(6)
-    first, second = Cohort.of(config, people(6)), Cohort.of(config, people(6))
+    first, second = (Cohort.of(config, people(6), encapsulate=mlkem.encapsulate) for _ in range(2))
     device = sorted(first.devices)[2]
     changed = first.addends[device]
     second.addends[device] = Addends(changed.weight % 64 + 1, -changed.update, (0.0, 31.0))
@@ -141,7 +170,7 @@ def test_no_secret_is_on_the_wire_in_clear() -> None:
     secrets = []
     for target in cohort.devices.values():
         state = target._state
-        secrets += [bytes(state.b), state.mask_key.private_bytes(), state.share_key.private_bytes()]  # type: ignore[union-attr]
+        secrets += [bytes(state.b), state.mask_key.secret_bytes(), state.share_key._key.private_bytes_raw()]  # type: ignore[union-attr]
     cohort.unmask(cohort.agree(cohort.mask(delivered)))
     wire = b"".join([*cohort.wire.values(), *cohort.payloads.values()])
     assert len(secrets) == 18

@@ -22,7 +22,7 @@ from mien.errors import (
 )
 from mien.secagg import Addends, Opening, Suspect
 from mien.secagg.device import Shared
-from mien.secagg.keys import AgreementKey
+from mien.secagg.keys import SEALED_BYTES, AgreementKey, MaskKey
 from mien.secagg.wire import (
     Advertise,
     Consistency,
@@ -90,9 +90,13 @@ def test_keys_are_not_shared_between_devices_or_roles() -> None:
     same_chance = make_device(cohort.config, person(1), random_bytes=_chance_of(person(0).id, cohort))
     with pytest.raises(ViolationError, match="in use"):
         cohort.server.accept_advertise(person(1).id, same_chance.advertise())
-    one_key = make_device(cohort.config, person(2), random_bytes=lambda size: b"\x08" * size)
+    entry = Advertise.from_bytes(make_device(cohort.config, person(2)).advertise()).entry
+    one_key = replace(entry, share_key=entry.mask_key)
     with pytest.raises(ViolationError, match="in use"):
-        cohort.server.accept_advertise(person(2).id, one_key.advertise())
+        cohort.server.accept_advertise(person(2).id, Advertise(one_key).to_bytes())
+    kem_of_another = replace(entry, kem_key=first.entry.kem_key)
+    with pytest.raises(ViolationError, match="in use"):
+        cohort.server.accept_advertise(person(2).id, Advertise(kem_of_another).to_bytes())
 
 
 def _chance_of(device: bytes, cohort: Cohort) -> Callable[[int], bytes]:
@@ -104,8 +108,8 @@ def test_keys_of_small_order_are_refused_at_the_door(public: bytes) -> None:
     """Otherwise every neighbour would have to leave when it meets the zero secret."""
     cohort = cohort_of()
     entry = Advertise.from_bytes(cohort.devices[person(0).id].advertise()).entry
-    for field in ("mask_key", "share_key"):
-        weak = replace(entry, **{field: public})
+    beyond_q = b"\xff" * len(entry.kem_key)
+    for weak in (replace(entry, mask_key=public), replace(entry, share_key=public), replace(entry, kem_key=beyond_q)):
         signed = replace(weak, signature=person(0).signer.sign(statement_advertise(cohort.config.sha256, weak)))
         with pytest.raises(ViolationError, match="no key pair has"):
             cohort.server.accept_advertise(person(0).id, Advertise(signed).to_bytes())
@@ -125,7 +129,7 @@ def test_oversized_messages_are_refused_unread() -> None:
     cohort = cohort_of()
     device = person(0).id
     message = cohort.devices[device].advertise()
-    for bad in (message + b"\0" * 10_000_000, message[:-1], b"\x01\x01" + b"\xff" * 300):
+    for bad in (message + b"\0" * 10_000_000, message[:-1], b"\x02\x01" + b"\xff" * 1500):
         with pytest.raises(CorruptDataError):
             cohort.server.accept_advertise(device, bad)
 
@@ -149,7 +153,7 @@ BAD_SHARES: dict[str, Callable[[Shares], Shares]] = {
     "one twice": lambda s: replace(s, sealed=(*s.sealed[:-1], s.sealed[0])),
     "index 0": lambda s: replace(s, sealed=(Sealed(0, s.sealed[0].ciphertext), *s.sealed[1:])),
     "indices exchanged": lambda s: replace(s, sealed=(s.sealed[1], s.sealed[0], *s.sealed[2:])),
-    "one too many": lambda s: replace(s, sealed=(*s.sealed, Sealed(len(s.sealed) + 1, bytes(80)))),
+    "one too many": lambda s: replace(s, sealed=(*s.sealed, Sealed(len(s.sealed) + 1, bytes(SEALED_BYTES)))),
     "none": lambda s: replace(s, sealed=()),
 }
 
@@ -172,17 +176,17 @@ def test_shares_changed_on_the_way_are_refused() -> None:
     cohort.wire[3, device] = cohort.devices[device].share(rosters[device])
     for change in (
         lambda s: replace(s, commitment_b=bytes(32)),
-        lambda s: replace(s, sealed=(Sealed(1, bytes(80)), *s.sealed[1:])),
+        lambda s: replace(s, sealed=(Sealed(1, bytes(SEALED_BYTES)), *s.sealed[1:])),
         lambda s: replace(s, signature=bytes(64)),
     ):
         with pytest.raises(ViolationError):
             cohort.server.accept_shares(device, shares_changed(cohort, device, change, sign=False))
 
 
-def run_with_bad_sealing(spoiled: range) -> tuple[Cohort, bytes, Callable[[], Opening]]:
+def run_with_bad_sealing(spoiled: range, cheat_at: int = 5) -> tuple[Cohort, bytes, Callable[[], Opening]]:
     """Let one device seal nonsense for some of its neighbours."""
     cohort = cohort_of()
-    cheat = sorted(cohort.devices)[5]
+    cheat = sorted(cohort.devices)[cheat_at]
 
     def tamper(device: bytes, message: bytes) -> bytes:
         if device != cheat:
@@ -190,7 +194,7 @@ def run_with_bad_sealing(spoiled: range) -> tuple[Cohort, bytes, Callable[[], Op
         cohort.wire[3, device] = message
 
         def spoil(shares: Shares) -> Shares:
-            sealed = tuple(Sealed(s.x, bytes(80)) if s.x in spoiled else s for s in shares.sealed)
+            sealed = tuple(Sealed(s.x, bytes(SEALED_BYTES)) if s.x in spoiled else s for s in shares.sealed)
             return replace(shares, sealed=sealed)
 
         return shares_changed(cohort, device, spoil)
@@ -212,6 +216,33 @@ def test_nonsense_sealed_for_three_neighbours_does_not_stop_the_round() -> None:
     ]
     assert silent == sorted(cohort.devices)[:3]
     assert cheat not in silent
+
+
+@pytest.mark.parametrize(("cheat_at", "lost"), [(0, False), (5, True)], ids=["from the lower id", "and then gone"])
+def test_nonsense_in_the_place_of_a_mask_s_half_spoils_the_sum_and_shows_nothing(cheat_at: int, *, lost: bool) -> None:
+    """A device can spoil a sum by any vector, and by this too: the checksum sees it, nobody else is thrown out."""
+    cohort, cheat, run = run_with_bad_sealing(range(1, 4), cheat_at)
+    cohort.lost = {5: {cheat}} if lost else {}
+    with pytest.raises(CorruptDataError, match="checksum"):
+        run()
+    assert {device.stage for who, device in cohort.devices.items() if who != cheat} == {"Done"}
+
+
+@pytest.mark.parametrize("change", [lambda c: c[:-1], lambda c: (*c, bytes(32))], ids=["one less", "one more"])
+def test_covers_that_do_not_fit_the_neighbours_are_refused(
+    change: Callable[[tuple[bytes, ...]], tuple[bytes, ...]],
+) -> None:
+    cohort = cohort_of()
+    delivered = cohort.share(cohort.advertise())
+    device = sorted(cohort.devices)[0]
+    masked = cohort.devices[device].mask(delivered[device], cohort.addends[device])
+    message = Masked.from_bytes(masked.message)
+    assert len(message.covers) == N - 1
+    with pytest.raises(ViolationError, match="one cover for each neighbour"):
+        cohort.server.accept_masked(device, replace(message, covers=change(message.covers)).to_bytes(), masked.payload)
+    exchanged = replace(message, covers=(message.covers[1], message.covers[0], *message.covers[2:]))
+    with pytest.raises(ViolationError, match="not signed"):
+        cohort.server.accept_masked(device, exchanged.to_bytes(), masked.payload)
 
 
 def test_nonsense_sealed_for_four_neighbours_aborts_with_the_cheat_named() -> None:
@@ -238,7 +269,8 @@ def test_vectors_of_another_length_or_hash_are_refused() -> None:
         cohort.server.accept_masked(person(99).id, masked.message, masked.payload)
     assert not cohort.server._total.any(), "nothing was added"
     cohort.server.accept_masked(device, masked.message, masked.payload)
-    second = Masked(masked.message[2:34], bytes(64)).to_bytes()
+    covers = Masked.from_bytes(masked.message).covers
+    second = Masked(masked.message[2:34], covers, bytes(64)).to_bytes()
     with pytest.raises(ReplayError):
         cohort.server.accept_masked(device, second, masked.payload)
 
@@ -250,7 +282,9 @@ def test_a_device_that_did_not_share_cannot_upload() -> None:
     delivered = cohort.share(cohort.advertise())
     assert late not in delivered
     with pytest.raises(ViolationError, match="without having shared"):
-        cohort.server.accept_masked(late, Masked(bytes(32), bytes(64)).to_bytes(), bytes(cohort.server.payload_bytes))
+        cohort.server.accept_masked(
+            late, Masked(bytes(32), (), bytes(64)).to_bytes(), bytes(cohort.server.payload_bytes)
+        )
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -275,7 +309,7 @@ def test_a_vector_under_wrong_masks_is_noticed_by_the_checksum() -> None:
     cheat = sorted(cohort.devices)[0]
     state = cohort.devices[cheat]._state
     assert isinstance(state, Shared)
-    cohort.devices[cheat]._state = replace(state, mask_key=AgreementKey(b"another key, not announced before"[:32]))
+    cohort.devices[cheat]._state = replace(state, mask_key=MaskKey(b"another key, not announced before"[:32]))
     proofs = cohort.agree(cohort.mask(delivered))
     with pytest.raises(CorruptDataError, match="checksum"):
         cohort.unmask(proofs)

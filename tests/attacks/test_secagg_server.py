@@ -21,7 +21,7 @@ from mien.errors import (
 )
 from mien.secagg import CohortTerms, DevicePolicy, MemoryLog, Profile, RoundConfig, ServerRound, shamir
 from mien.secagg.canonical import pack_members
-from mien.secagg.keys import AgreementKey, commitment_b
+from mien.secagg.keys import SEALED_BYTES, AgreementKey, MaskKey, commitment_b
 from mien.secagg.roster import RosterTree
 from mien.secagg.wire import Advertise, Delivered, Proof, ShareKind, Shares, Survivors, Unmask, invite_to_bytes
 from tests.mien.secagg.cohort import POLICY, Cohort, assignment_of, drbg, make_config, make_device, people, verify
@@ -48,7 +48,7 @@ def assert_left(cohort: Cohort, device: bytes) -> None:
     assert target.stage == "Left"
     for ask in (target.share, target.agree, target.unmask):
         with pytest.raises(LateError, match="left this attempt"):
-            ask(b"\x01\x06")
+            ask(b"\x02\x06")
 
 
 # The invite: what a device accepts at all
@@ -184,7 +184,7 @@ def delivered_lies(message: bytes, cohort: Cohort, device: bytes) -> dict[str, D
     honest = Delivered.from_bytes(message, N)
     own = sorted(cohort.devices).index(device)
     sealed = list(honest.sealed)
-    garbage = [replace(s, ciphertext=bytes(80)) for s in sealed]
+    garbage = [replace(s, ciphertext=bytes(SEALED_BYTES)) for s in sealed]
     return {
         "without the device": replace(honest, sharers=pack_members(set(range(N)) - {own}, N)),
         "a ciphertext missing": replace(honest, sealed=tuple(sealed[1:])),
@@ -499,7 +499,7 @@ def test_what_the_server_holds_below_t_opens_nothing() -> None:
         assert len(by_x) <= 5
         guess = shamir.combine(by_x, len(by_x))
         if owner == 4:
-            assert AgreementKey(guess).public != cohort.server._peers[topology.ids[owner]].entry.mask_key
+            assert MaskKey(guess).public != cohort.server._peers[topology.ids[owner]].entry.mask_key
         else:
             assert commitment_b(guess, topology.binding, topology.ids[owner]) != cohort.server._commitments[owner]
 
@@ -523,7 +523,7 @@ def test_an_owner_may_ask_for_a_higher_threshold() -> None:
 
 
 def test_truncated_and_foreign_bytes_at_every_step_end_the_attempt() -> None:
-    for junk in (b"", b"\x01", b"\x01\x02", b"\x02\x02" + bytes(50), invite_to_bytes(make_config(N))):
+    for junk in (b"", b"\x02", b"\x02\x02", b"\x01\x02" + bytes(50), invite_to_bytes(make_config(N))):
         cohort, _ = at_survivors()
         device = sorted(cohort.devices)[0]
         with pytest.raises((CorruptDataError, VersionError)):

@@ -1,4 +1,4 @@
-// A third implementation of protocol MSA1, on the JDK alone: recomputes the vectors from their inputs.
+// A third implementation of protocol MSA2, on the JDK alone: recomputes the vectors from their inputs.
 //
 // java Check.java FILE, where FILE holds lines "path=value": the JSON files flattened, byte strings in hex.
 // Ends with status 0 and "checks N", or prints what differs and ends with status 1.
@@ -15,6 +15,7 @@ import javax.crypto.spec.*;
 
 public class Check {
     static final Map<String, String> VALUES = new HashMap<>();
+    static final int KEM = 1088, KEM_KEY = 1184;  // lengths of what the JDK 17 has no code for: secrets of KEMs are given
     static int checks = 0, failures = 0;
 
     public static void main(String[] args) throws Exception {
@@ -81,7 +82,7 @@ public class Check {
     static byte[] u32(long value) { return ByteBuffer.allocate(4).putInt((int) value).array(); }
     static byte[] sha256(byte[] data) throws Exception { return MessageDigest.getInstance("SHA-256").digest(data); }
     static byte[] hash(String tag, byte[]... parts) throws Exception {
-        byte[] name = ("MSA1/" + tag).getBytes(StandardCharsets.US_ASCII);
+        byte[] name = ("MSA2/" + tag).getBytes(StandardCharsets.US_ASCII);
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
         digest.update(ByteBuffer.allocate(2).putShort((short) name.length).array());
         digest.update(name);
@@ -97,7 +98,7 @@ public class Check {
         return mac.doFinal(data);
     }
     static byte[] derive(byte[] ikm, byte[] binding, String label, byte[]... ids) throws Exception {
-        byte[] info = concat(("MSA1/" + label).getBytes(StandardCharsets.US_ASCII), concat(ids));
+        byte[] info = concat(("MSA2/" + label).getBytes(StandardCharsets.US_ASCII), concat(ids));
         return hmac(hmac(binding, ikm), concat(info, new byte[] {1}));
     }
     static byte[] agree(byte[] secret, byte[] peer) throws Exception {
@@ -106,6 +107,12 @@ public class Check {
         agreement.init(keys.generatePrivate(new PKCS8EncodedKeySpec(concat(unhex("302e020100300506032b656e04220420"), secret))));
         agreement.doPhase(keys.generatePublic(new X509EncodedKeySpec(concat(unhex("302a300506032b656e032100"), peer))), true);
         return agreement.generateSecret();
+    }
+    static byte[] maskKey(byte[] secret) throws Exception { return derive(secret, new byte[32], "mask"); }
+    static byte[] xor(byte[] a, byte[] b) {
+        byte[] out = new byte[a.length];
+        for (int i = 0; i < out.length; i++) out[i] = (byte) (a[i] ^ b[i]);
+        return out;
     }
     static byte[] publicOf(byte[] secret) throws Exception {
         byte[] base = new byte[32];
@@ -201,19 +208,27 @@ public class Check {
         byte[] u = bytes(p + ".ids.0"), v = bytes(p + ".ids.1");
         same("public a", bytes(p + ".agreement.public.0"), publicOf(a));
         same("public b", bytes(p + ".agreement.public.1"), publicOf(b));
-        byte[] shared = agree(a, publicOf(b));
-        same("shared", bytes(p + ".agreement.shared"), shared);
+        byte[] dh = agree(a, publicOf(b)), shared = concat(dh, bytes(p + ".kem.secret"));
+        same("shared", bytes(p + ".agreement.shared"), dh);
         byte[] low = Arrays.compareUnsigned(u, v) < 0 ? u : v, high = low == u ? v : u;
-        same("pair", bytes(p + ".pair_seed"), derive(shared, binding, "pair", low, high));
+        byte[] maskA = bytes(p + ".mask_secrets.0"), maskB = bytes(p + ".mask_secrets.1");
+        same("mask key", a, maskKey(maskA));
+        byte[] part = derive(maskA, binding, "part", u, v), peerPart = derive(maskB, binding, "part", v, u);
+        same("part u v", bytes(p + ".part_u_to_v"), part);
+        same("part v u", bytes(p + ".part_v_to_u"), peerPart);
+        same("cover", bytes(p + ".cover"), xor(part, derive(peerPart, binding, "cover", low, high)));
+        same("pair", bytes(p + ".pair_seed"), derive(concat(dh, part), binding, "pair", low, high));
         same("enc u v", bytes(p + ".enc_key_u_to_v"), derive(shared, binding, "enc", u, v));
         same("enc v u", bytes(p + ".enc_key_v_to_u"), derive(shared, binding, "enc", v, u));
         same("self", bytes(p + ".self_seed"), derive(bytes(p + ".b"), binding, "self", u));
         same("com_b", bytes(p + ".commitment_b"), hash("b", binding, u, bytes(p + ".b")));
-        byte[] key = derive(shared, binding, "enc", u, v), aad = concat(binding, u, v);
-        same("sealed", bytes(p + ".shares_plain"), open(key, aad, bytes(p + ".shares_sealed_u_to_v")));
+        byte[] key = derive(shared, binding, "enc", u, v), sealed = bytes(p + ".shares_sealed_u_to_v");
+        same("kem ciphertext", bytes(p + ".kem.ciphertext"), from(sealed, 0, KEM));
+        same("sealed", bytes(p + ".shares_plain"), open(key, concat(binding, u, v, from(sealed, 0, KEM)), from(sealed, KEM, 112)));
         for (int i = 0; has(p + ".refused_sealed_u_to_v." + i + ".why"); i++) {
             boolean opened = true;
-            try { open(key, aad, bytes(p + ".refused_sealed_u_to_v." + i + ".sealed")); } catch (AEADBadTagException error) { opened = false; }
+            byte[] bad = bytes(p + ".refused_sealed_u_to_v." + i + ".sealed");
+            try { open(key, concat(binding, u, v, from(bad, 0, KEM)), from(bad, KEM, 112)); } catch (AEADBadTagException error) { opened = false; }
             same(text(p + ".refused_sealed_u_to_v." + i + ".why"), false, opened);
         }
         for (int i = 0; has(p + ".refused_agreement_keys." + i); i++) {
@@ -448,16 +463,18 @@ public class Check {
             String d = p + ".devices." + i;
             names[i] = text(d + ".id");
             ids[i] = bytes(d + ".id");
-            maskSecrets[i] = bytes(d + ".drawn.mask_key");
+            maskSecrets[i] = maskKey(bytes(d + ".drawn.mask_key"));
             byte[] message = bytes(p + ".messages.1." + names[i]);
             entries[i] = from(message, 2, message.length - 2);
-            byte[] keys = concat(ids[i], publicOf(maskSecrets[i]), publicOf(bytes(d + ".drawn.share_key")), bytes(d + ".drawn.nonce"));
-            same(p + " entry " + i, keys, from(entries[i], 0, 112));
-            byte[] certificate = from(entries[i], 178, entries[i].length - 178);
+            byte[] kem = from(entries[i], 80, KEM_KEY), nonce = bytes(d + ".drawn.nonce");
+            byte[] keys = concat(ids[i], publicOf(maskSecrets[i]), publicOf(bytes(d + ".drawn.share_key")), kem, nonce);
+            int signed = keys.length;
+            same(p + " entry " + i, keys, from(entries[i], 0, signed));
+            byte[] certificate = from(entries[i], signed + 66, entries[i].length - signed - 66);
             spki[i] = java.security.cert.CertificateFactory.getInstance("X.509").generateCertificate(new java.io.ByteArrayInputStream(certificate)).getPublicKey().getEncoded();
             same(p + " id " + i, ids[i], Arrays.copyOf(sha256(spki[i]), 16));
-            byte[] statement = hash("adv", configHash, ids[i], from(keys, 16, 32), from(keys, 48, 32), from(keys, 80, 32));
-            same(p + " adv " + i, true, verifies("ecdsa_p256", spki[i], statement, from(entries[i], 112, 64)));
+            byte[] statement = hash("adv", configHash, ids[i], from(keys, 16, 32), from(keys, 48, 32), kem, nonce);
+            same(p + " adv " + i, true, verifies("ecdsa_p256", spki[i], statement, from(entries[i], signed, 64)));
         }
         same(p + " R", binding, hash("roster", configHash, concat(ids), merkleRoot(entries)));
         same(p + " complete", n - 1, k);
@@ -473,8 +490,10 @@ public class Check {
             same(p + " payload " + u, bytes(p + ".devices." + u + ".payload"), payload);
             byte[] message = bytes(p + ".messages.5." + names[u]);
             same(p + " hash " + u, from(message, 2, 32), sha256(payload));
-            byte[] statement = hash("masked", binding, sharersHash, sha256(payload));
-            same(p + " sig " + u, true, verifies("ecdsa_p256", spki[u], statement, from(message, 34, 64)));
+            byte[] covers = covers(p, u, ids, binding);
+            same(p + " covers " + u, covers, from(message, 34, covers.length));
+            byte[] statement = hash("masked", binding, sharersHash, sha256(payload), covers);
+            same(p + " sig " + u, true, verifies("ecdsa_p256", spki[u], statement, from(message, 34 + covers.length, 64)));
             int[] part = new int[words];
             ByteBuffer.wrap(payload).order(ByteOrder.LITTLE_ENDIAN).asIntBuffer().get(part);
             for (int i = 0; i < words; i++) total[i] += part[i];
@@ -499,13 +518,15 @@ public class Check {
         for (int v = 0, x = 1; v < n; v++) {
             if (v == u) continue;
             same(p + " x", x, message[at] & 0xff);
-            byte[] secret = agree(bytes(p + ".devices." + v + ".drawn.share_key"), publicOf(bytes(d + ".drawn.share_key")));
-            byte[] plain = open(derive(secret, binding, "enc", ids[u], ids[v]), concat(binding, ids[u], ids[v]), from(message, at + 1, 80));
+            byte[] agreed = agree(bytes(p + ".devices." + v + ".drawn.share_key"), publicOf(bytes(d + ".drawn.share_key")));
+            byte[] secret = concat(agreed, bytes(d + ".kem_secrets." + (x - 1))), kem = from(message, at + 1, KEM);
+            byte[] plain = open(derive(secret, binding, "enc", ids[u], ids[v]), concat(binding, ids[u], ids[v], kem), from(message, at + 1 + KEM, 112));
             byte[] expected = concat(
                 shareAt(x, bytes(d + ".drawn.b"), rows(bytes(d + ".drawn.coefficients_b"))),
-                shareAt(x, bytes(d + ".drawn.mask_key"), rows(bytes(d + ".drawn.coefficients_mask_key"))));
+                shareAt(x, bytes(d + ".drawn.mask_key"), rows(bytes(d + ".drawn.coefficients_mask_key"))),
+                derive(bytes(d + ".drawn.mask_key"), binding, "part", ids[u], ids[v]));
             same(p + " shares " + u + " to " + v, expected, plain);
-            at += 81;
+            at += 1 + KEM + 112;
             x++;
         }
         same(p + " com_b " + u, hash("b", binding, ids[u], bytes(d + ".drawn.b")), from(message, at, 32));
@@ -519,10 +540,27 @@ public class Check {
         addMask(vector, derive(bytes(d + ".drawn.b"), binding, "self", ids[u]), 1);
         for (int v = 0; v < ids.length; v++) {
             if (v == u) continue;
-            byte[] secret = agree(bytes(d + ".drawn.mask_key"), publicOf(bytes(p + ".devices." + v + ".drawn.mask_key")));
-            addMask(vector, derive(secret, binding, "pair", ids[Math.min(u, v)], ids[Math.max(u, v)]), u < v ? 1 : -1);
+            addMask(vector, pair(p, u, v, ids, binding, bytes(d + ".drawn.mask_key")), u < v ? 1 : -1);
         }
         return pack(vector, 4);
+    }
+
+    /** The seed of u and v by u's secret: the half that X25519 does not make is the lower one's part for the higher. */
+    static byte[] pair(String p, int u, int v, byte[][] ids, byte[] binding, byte[] secret) throws Exception {
+        byte[] agreed = agree(maskKey(secret), publicOf(maskKey(bytes(p + ".devices." + v + ".drawn.mask_key"))));
+        int low = Math.min(u, v), high = Math.max(u, v);
+        byte[] part = derive(bytes(p + ".devices." + low + ".drawn.mask_key"), binding, "part", ids[low], ids[high]);
+        return derive(concat(agreed, part), binding, "pair", ids[low], ids[high]);
+    }
+
+    static byte[] covers(String p, int u, byte[][] ids, byte[] binding) throws Exception {
+        byte[] all = {(byte) (ids.length - 1 - u)};
+        for (int v = u + 1; v < ids.length; v++) {
+            byte[] part = derive(bytes(p + ".devices." + u + ".drawn.mask_key"), binding, "part", ids[u], ids[v]);
+            byte[] peer = derive(bytes(p + ".devices." + v + ".drawn.mask_key"), binding, "part", ids[v], ids[u]);
+            all = concat(all, xor(part, derive(peer, binding, "cover", ids[u], ids[v])));
+        }
+        return all;
     }
 
     static void unmask(String p, int owner, byte[][] ids, String[] names, byte[] binding, byte[] survivors, int t, int[] total) throws Exception {
@@ -543,8 +581,7 @@ public class Check {
         }
         for (int v = 0; v < ids.length; v++) {
             if (v == owner || (survivors[v / 8] >> v % 8 & 1) == 0) continue;
-            byte[] shared = agree(secret, publicOf(bytes(p + ".devices." + v + ".drawn.mask_key")));
-            addMask(total, derive(shared, binding, "pair", ids[Math.min(owner, v)], ids[Math.max(owner, v)]), v < owner ? -1 : 1);
+            addMask(total, pair(p, owner, v, ids, binding, secret), v < owner ? -1 : 1);
         }
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -35,11 +35,14 @@ from mien.secagg import (
     shamir,
 )
 from mien.secagg.canonical import leaf_hash, members_hash, merkle_tree, pack_members, tagged_hash
+from mien.secagg.config import VERSION
 from mien.secagg.graph import permutation
 from mien.secagg.keys import (
     SMALL_ORDER_ED25519,
-    AgreementKey,
+    MaskKey,
+    SealingKey,
     commitment_b,
+    cover,
     derive,
     identity_id,
     pair_seed,
@@ -53,6 +56,7 @@ from mien.secagg.roster import Topology
 from mien.secagg.vector import VectorLayout
 from mien.secagg.wire import Advertise, Kind, Shares, statement_advertise, statement_shares
 from tests.golden.secagg._certificates import NOW, authority, device_leaf, fixed_key, private_hex
+from tests.mien.secagg import mlkem
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
 ED25519_ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -95,7 +99,7 @@ def config_of(n: int, profile: Profile, size: int, num_metrics: int) -> RoundCon
 def config_json(config: RoundConfig) -> Json:
     n, c, p = config.numbers, config.cohort, config.noise
     fields = {
-        "version": 1,
+        "version": VERSION,
         "suite": int(config.suite),
         "profile": int(c.profile),
         "task_id": config.task_id.hex(),
@@ -133,8 +137,12 @@ def config_json(config: RoundConfig) -> Json:
 def primitives() -> Json:
     lists: list[list[bytes]] = [[], [b""], [b"a", b"bc"], [b"ab", b"c"], [bytes(300)]]
     binding, u, v = known("R"), known("u", 16), known("v", 16)
-    a, b = AgreementKey(known("a")), AgreementKey(known("b"))
-    secret_b, plain = known("secret b"), known("two shares", 64)
+    a, b = MaskKey(known("a")), SealingKey(known("b"), known("kem b", 64))
+    secret_b, plain = known("secret b"), known("two shares and a part", 96)
+    kem = mlkem.encapsulated(b.kem_public, known("encapsulation"))
+    sealed = functools.partial(seal_shares, encapsulated=kem)
+    part, peer_part = a.part(binding, u, v), MaskKey(known("b's mask")).part(binding, v, u)
+    shared = a.agree(b.public) + kem[0]
     return {
         "tagged_hash": [
             {"tag": "b", "parts": [part.hex() for part in parts], "hash": tagged_hash("b", *parts).hex()}
@@ -156,23 +164,36 @@ def primitives() -> Json:
         "binding": binding.hex(),
         "ids": [u.hex(), v.hex()],
         "agreement": {
-            "private": [a.private_bytes().hex(), b.private_bytes().hex()],
+            "private": [derive(known("a"), bytes(32), "mask").hex(), known("b").hex()],
             "public": [a.public.hex(), b.public.hex()],
             "shared": a.agree(b.public).hex(),
         },
-        "pair_seed": pair_seed(a, b.public, binding, u, v).hex(),
-        "enc_key_u_to_v": derive(a.agree(b.public), binding, "enc", u, v).hex(),
-        "enc_key_v_to_u": derive(a.agree(b.public), binding, "enc", v, u).hex(),
+        "kem": {
+            "seed": known("kem b", 64).hex(),
+            "public": b.kem_public.hex(),
+            "chance": known("encapsulation").hex(),
+            "secret": kem[0].hex(),
+            "ciphertext": kem[1].hex(),
+            "refused_public": [(b"\xff" * 3 + b.kem_public[3:]).hex()],
+        },
+        "mask_secrets": [known("a").hex(), known("b's mask").hex()],
+        "part_u_to_v": part.hex(),
+        "part_v_to_u": peer_part.hex(),
+        "cover": cover(part, peer_part, binding, min(u, v), max(u, v)).hex(),
+        "pair_seed": pair_seed(a, b.public, part, binding, u, v).hex(),
+        "enc_key_u_to_v": derive(shared, binding, "enc", u, v).hex(),
+        "enc_key_v_to_u": derive(shared, binding, "enc", v, u).hex(),
         "b": secret_b.hex(),
         "self_seed": self_seed(secret_b, binding, u).hex(),
         "commitment_b": commitment_b(secret_b, binding, u).hex(),
         "shares_plain": plain.hex(),
-        "shares_sealed_u_to_v": seal_shares(a, b.public, binding, u, v, plain).hex(),
+        "shares_sealed_u_to_v": sealed(a, b.public, binding, u, v, plain).hex(),
         "refused_sealed_u_to_v": [
-            {"why": "sender and receiver exchanged", "sealed": seal_shares(a, b.public, binding, v, u, plain).hex()},
-            {"why": "another round's R", "sealed": seal_shares(a, b.public, known("other R"), u, v, plain).hex()},
-            {"why": "another sender's key", "sealed": seal_shares(b, b.public, binding, u, v, plain).hex()},
-            {"why": "one bit", "sealed": _flip(seal_shares(a, b.public, binding, u, v, plain)).hex()},
+            {"why": "sender and receiver exchanged", "sealed": sealed(a, b.public, binding, v, u, plain).hex()},
+            {"why": "another round's R", "sealed": sealed(a, b.public, known("other R"), u, v, plain).hex()},
+            {"why": "another sender's key", "sealed": sealed(b, b.public, binding, u, v, plain).hex()},
+            {"why": "one bit of the KEM's", "sealed": _flip(sealed(a, b.public, binding, u, v, plain)).hex()},
+            {"why": "one bit of the rest", "sealed": _flip(sealed(a, b.public, binding, u, v, plain), 1100).hex()},
         ],
         "refused_agreement_keys": [
             bytes(32).hex(),
@@ -185,8 +206,8 @@ def primitives() -> Json:
     }
 
 
-def _flip(data: bytes) -> bytes:
-    return bytes([data[0] ^ 1]) + data[1:]
+def _flip(data: bytes, at: int = 0) -> bytes:
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def _signatures() -> Json:
@@ -448,12 +469,33 @@ def devices_of(config: RoundConfig, n: int) -> dict[bytes, tuple[DeviceRound, Re
             verify=verify,
             log=MemoryLog(),
             random_bytes=recorder,
+            encapsulate=mlkem.encapsulate,
         )
         devices[identity.id] = (device, recorder, private_hex(key))
     return devices
 
 
-DRAWS = ("mask_key", "share_key", "nonce", "b", "coefficients_b", "coefficients_mask_key", "rounding_seed")
+DRAWS = ("mask_key", "share_key", "kem_seed", "nonce", "b", "coefficients_b", "coefficients_mask_key")
+
+
+def _drawn(drawn: list[bytes], num_neighbours: int) -> dict[str, str]:
+    """Return a device's chance by name; what it encapsulates by is end to end, a neighbour after the other."""
+    named = {name: data.hex() for name, data in zip(DRAWS, drawn, strict=False)}
+    rest = drawn[len(DRAWS) :]
+    named["encapsulations"] = b"".join(rest[:num_neighbours]).hex()
+    if len(rest) > num_neighbours:
+        named["rounding_seed"] = rest[num_neighbours].hex()
+    return named
+
+
+def _kem_secrets(
+    devices: Mapping[bytes, tuple[DeviceRound, Recorder, str]], ids: list[bytes], own: bytes
+) -> Iterator[bytes]:
+    """Yield what a device encapsulated for each other one, for those who have no KEM."""
+    drawn = {device: devices[device][1].drawn for device in ids}
+    for place, peer in enumerate(device for device in ids if device != own):
+        public = SealingKey(drawn[peer][1], drawn[peer][2]).kem_public
+        yield mlkem.encapsulated(public, drawn[own][len(DRAWS) + place])[0]
 
 
 def whole_round(n: int, profile: Profile, lost_after_shares: int, lost_after_upload: int | None) -> Json:
@@ -507,7 +549,8 @@ def whole_round(n: int, profile: Profile, lost_after_shares: int, lost_after_upl
             {
                 "id": d.hex(),
                 "identity_private": devices[d][2],
-                "drawn": {name: drawn.hex() for name, drawn in zip(DRAWS, devices[d][1].drawn, strict=False)},
+                "drawn": _drawn(devices[d][1].drawn, n - 1),
+                "kem_secrets": [secret.hex() for secret in _kem_secrets(devices, ids, d)],
                 "weight": addends[d].weight,
                 "update_float32_le": addends[d].update.astype("<f4").tobytes().hex(),
                 "metrics": list(addends[d].metrics),
@@ -561,7 +604,15 @@ def _refused_rosters() -> Iterator[Json]:
     roster = bytes.fromhex(transcript["messages"]["2"]["all"])
     ids = [bytes.fromhex(device["id"]) for device in transcript["devices"]]
     other, own = roster.index(ids[0]), roster.index(ids[4])
-    fields = {"id": 0, "mask key": 16, "share key": 48, "nonce": 80, "signature": 112, "certificate": 200}
+    fields = {
+        "id": 0,
+        "mask key": 16,
+        "share key": 48,
+        "KEM key": 80,
+        "nonce": 1264,
+        "signature": 1296,
+        "certificate": 1384,
+    }
     for name, offset in fields.items():
         for whose, start in (("another's", other), ("own", own)):
             yield _refusal(4, 2, f"{whose} {name} changed", offset=start + offset + 2)
@@ -582,11 +633,11 @@ def _refused_later() -> Iterator[Json]:
     yield _refusal(4, 4, "another device's message 4", replacement=messages["4"][ids[5]])
     three = bytearray(delivered)
     for place in range(3):
-        three[5 + 81 * place + 1] ^= 1
+        three[5 + 1201 * place + 1] ^= 1
     yield _refusal(4, 4, "three ciphertexts changed: fewer than t open", replacement=bytes(three).hex())
     yield _refusal(4, 6, "own bit of U3 cleared", offset=2, xor=1 << 4)
-    yield _refusal(4, 6, "one survivor", replacement="0106" + pack_members([4], 9).hex())
-    yield _refusal(4, 6, "six survivors: five neighbours, t is 6", replacement="0106" + pack_members(range(6), 9).hex())
+    yield _refusal(4, 6, "one survivor", replacement="0206" + pack_members([4], 9).hex())
+    yield _refusal(4, 6, "six survivors: five neighbours, t is 6", replacement="0206" + pack_members(range(6), 9).hex())
     yield _refusal(4, 8, "a signature changed", offset=4 + 16)
     yield _refusal(4, 8, "a signer changed", offset=4)
     signer = proof[4 : 4 + 80]

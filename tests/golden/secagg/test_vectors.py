@@ -20,16 +20,18 @@ from mien.errors import BY_CODE, CertificateError, MienError
 from mien.secagg import RoundConfig, Suite, VerifiedLeaf
 from mien.secagg.keys import (
     AgreementKey,
+    SealingKey,
     check_agreement_key,
     check_identity,
     identity_id,
+    kem_key,
     open_shares,
     verify_signature,
 )
 from mien.secagg.masks import WordStream
 from tests.golden.secagg._vectors import FILES, refuse
 from tests.golden.secagg.write import FOLDER, text_of
-from tests.mien.secagg import reference
+from tests.mien.secagg import mlkem, reference
 
 
 def load(name: str) -> Any:
@@ -54,11 +56,22 @@ def test_hashes_and_derivations() -> None:
     for case in file["tagged_hash"]:
         assert reference.tagged_hash(case["tag"], *map(bytes.fromhex, case["parts"])).hex() == case["hash"]
     binding, (u, v) = bytes.fromhex(file["binding"]), map(bytes.fromhex, file["ids"])
-    shared = bytes.fromhex(file["agreement"]["shared"])
-    assert reference.hkdf(shared, binding, b"MSA1/pair" + min(u, v) + max(u, v)).hex() == file["pair_seed"]
-    assert reference.hkdf(shared, binding, b"MSA1/enc" + u + v).hex() == file["enc_key_u_to_v"]
-    assert reference.hkdf(shared, binding, b"MSA1/enc" + v + u).hex() == file["enc_key_v_to_u"]
-    assert reference.hkdf(bytes.fromhex(file["b"]), binding, b"MSA1/self" + u).hex() == file["self_seed"]
+    agreed, kem = bytes.fromhex(file["agreement"]["shared"]), file["kem"]
+    secret, ciphertext = mlkem.encapsulated(bytes.fromhex(kem["public"]), bytes.fromhex(kem["chance"]))
+    assert (secret.hex(), ciphertext.hex()) == (kem["secret"], kem["ciphertext"])
+    a, b = (bytes.fromhex(text) for text in file["agreement"]["private"])
+    masks = [bytes.fromhex(text) for text in file["mask_secrets"]]
+    assert reference.hkdf(masks[0], bytes(32), b"MSA2/mask") == a
+    assert SealingKey(b, bytes.fromhex(kem["seed"])).decapsulate(ciphertext) == secret
+    shared, part = agreed + secret, bytes.fromhex(file["part_u_to_v"])
+    assert reference.hkdf(masks[0], binding, b"MSA2/part" + u + v) == part
+    assert reference.hkdf(masks[1], binding, b"MSA2/part" + v + u).hex() == file["part_v_to_u"]
+    over = reference.hkdf(bytes.fromhex(file["part_v_to_u"]), binding, b"MSA2/cover" + min(u, v) + max(u, v))
+    assert (int.from_bytes(part, "big") ^ int.from_bytes(over, "big")).to_bytes(32, "big").hex() == file["cover"]
+    assert reference.hkdf(agreed + part, binding, b"MSA2/pair" + min(u, v) + max(u, v)).hex() == file["pair_seed"]
+    assert reference.hkdf(shared, binding, b"MSA2/enc" + u + v).hex() == file["enc_key_u_to_v"]
+    assert reference.hkdf(shared, binding, b"MSA2/enc" + v + u).hex() == file["enc_key_v_to_u"]
+    assert reference.hkdf(bytes.fromhex(file["b"]), binding, b"MSA2/self" + u).hex() == file["self_seed"]
     for case in file["config"]:
         assert reference.tagged_hash("cfg", bytes.fromhex(case["bytes"])).hex() == case["sha256"]
         assert RoundConfig.from_bytes(bytes.fromhex(case["bytes"])).sha256.hex() == case["sha256"]
@@ -168,13 +181,17 @@ def test_refused_signatures_and_keys() -> None:
     for text in file["refused_agreement_keys"]:
         with pytest.raises(MienError):
             check_agreement_key(bytes.fromhex(text))
+    for text in file["kem"]["refused_public"]:
+        with pytest.raises(MienError):
+            kem_key(bytes.fromhex(text))
     binding, (u, v) = bytes.fromhex(file["binding"]), map(bytes.fromhex, file["ids"])
-    a, b = (AgreementKey(bytes.fromhex(text)) for text in file["agreement"]["private"])
+    first, second = map(bytes.fromhex, file["agreement"]["private"])
+    a, b = AgreementKey(first), SealingKey(second, bytes.fromhex(file["kem"]["seed"]))
     assert (
         open_shares(b, a.public, binding, u, v, bytes.fromhex(file["shares_sealed_u_to_v"])).hex()
         == file["shares_plain"]
     )
-    assert len(file["refused_sealed_u_to_v"]) == 4
+    assert len(file["refused_sealed_u_to_v"]) == 5
     for case in file["refused_sealed_u_to_v"]:
         with pytest.raises(MienError):
             open_shares(b, a.public, binding, u, v, bytes.fromhex(case["sealed"]))

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 
 def tagged_hash(tag: str, *parts: bytes) -> bytes:
-    text = b"MSA1/" + tag.encode()
+    text = b"MSA2/" + tag.encode()
     data = len(text).to_bytes(2, "big") + text
     for part in parts:
         data += len(part).to_bytes(8, "big") + part

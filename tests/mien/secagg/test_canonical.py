@@ -24,7 +24,7 @@ from tests.mien.secagg import reference
 
 
 def test_a_tagged_hash_is_lengths_and_parts() -> None:
-    written_out = b"\x00\x06MSA1/b" + b"\0\0\0\0\0\0\0\x03abc" + b"\0\0\0\0\0\0\0\0"
+    written_out = b"\x00\x06MSA2/b" + b"\0\0\0\0\0\0\0\x03abc" + b"\0\0\0\0\0\0\0\0"
     assert tagged_hash("b", b"abc", b"") == hashlib.sha256(written_out).digest()
 
 

@@ -10,17 +10,23 @@ from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from mien.errors import CertificateError, KeyStoreError, MienError, ViolationError
 from mien.secagg.keys import (
+    SEALED_BYTES,
     SMALL_ORDER_ED25519,
     AgreementKey,
     EcdsaSigner,
     Ed25519Signer,
+    MaskKey,
+    SealingKey,
     Suite,
     VerifiedLeaf,
     check_agreement_key,
     check_identity,
     commitment_b,
+    cover,
     derive,
+    encapsulate,
     identity_id,
+    kem_key,
     open_shares,
     pair_seed,
     seal_shares,
@@ -148,32 +154,53 @@ def test_a_key_store_that_returns_nonsense_is_named() -> None:
 
 
 def test_pairs_agree_and_are_bound_to_everything() -> None:
-    a, b, c = (AgreementKey(bytes([i]) * 32) for i in (1, 2, 3))
-    seed = pair_seed(a, b.public, R, U, V)
-    assert seed == pair_seed(b, a.public, R, V, U) == reference.hkdf(a.agree(b.public), R, b"MSA1/pair" + U + V)
+    a, b, c = (MaskKey(bytes([i]) * 32) for i in (1, 2, 3))
+    part = a.part(R, U, V)
+    seed = pair_seed(a, b.public, part, R, U, V)
+    assert part == reference.hkdf(b"\1" * 32, R, b"MSA2/part" + U + V)
+    assert a.public == AgreementKey(reference.hkdf(b"\1" * 32, bytes(32), b"MSA2/mask")).public
+    agreed = a.agree(b.public) + part
+    assert seed == pair_seed(b, a.public, part, R, V, U) == reference.hkdf(agreed, R, b"MSA2/pair" + U + V)
     others = {
-        pair_seed(a, c.public, R, U, V),
-        pair_seed(a, b.public, R[::-1], U, V),
-        pair_seed(a, b.public, R, U, U),
-        derive(a.agree(b.public), R, "self", U, V),
+        pair_seed(a, c.public, part, R, U, V),
+        pair_seed(a, b.public, part, R[::-1], U, V),
+        pair_seed(a, b.public, part, R, U, U),
+        pair_seed(a, b.public, part[::-1], R, U, V),
+        derive(agreed, R, "self", U, V),
     }
-    assert len(others | {seed}) == 5
-    assert self_seed(b"b" * 32, R, U) == reference.hkdf(b"b" * 32, R, b"MSA1/self" + U)
+    assert len(others | {seed}) == 6
+    parts = {a.part(R, *ids) for ids in ((U, V), (V, U), (U, U))}
+    assert len(parts | {b.part(R, U, V), a.part(R[::-1], U, V)}) == 5
+    assert self_seed(b"b" * 32, R, U) == reference.hkdf(b"b" * 32, R, b"MSA2/self" + U)
     assert commitment_b(b"b" * 32, R, U) == reference.tagged_hash("b", R, U, b"b" * 32)
 
 
+def test_a_cover_lifts_both_ways_and_tells_nothing_without_the_other_part() -> None:
+    part, peer_part = bytes(range(32)), bytes(range(1, 33))
+    covered = cover(part, peer_part, R, U, V)
+    assert cover(covered, peer_part, R, U, V) == part
+    wrong = {cover(covered, bytes(32), R, U, V), cover(covered, peer_part, R, V, U), cover(covered, peer_part, U, U, V)}
+    assert part not in wrong | {covered}
+
+
 def test_shares_open_for_their_receiver_only() -> None:
-    a, b, c = (AgreementKey(bytes([i]) * 32) for i in (1, 2, 3))
-    sealed = seal_shares(a, b.public, R, U, V, bytes(range(64)))
-    assert len(sealed) == 80
-    assert open_shares(b, a.public, R, U, V, sealed) == bytes(range(64))
+    a, b, c = (SealingKey(bytes([i]) * 32, bytes([i]) * 64) for i in (1, 2, 3))
+    half = SealingKey(bytes([2]) * 32, bytes([9]) * 64)
+    other = SealingKey(bytes([9]) * 32, bytes([2]) * 64)
+    plain, kem = bytes(range(96)), encapsulate(b.kem_public, bytes)
+    sealed = seal_shares(a, b.public, R, U, V, plain, encapsulated=kem)
+    assert len(sealed) == SEALED_BYTES == 1200
+    assert open_shares(b, a.public, R, U, V, sealed) == plain
     for key, peer, binding, sender, receiver, ciphertext in (
         (c, a.public, R, U, V, sealed),
+        (half, a.public, R, U, V, sealed),  # who has broken X25519 alone
+        (other, a.public, R, U, V, sealed),  # who has broken ML-KEM alone
         (b, c.public, R, U, V, sealed),
         (b, a.public, R[::-1], U, V, sealed),
         (b, a.public, R, V, U, sealed),
         (b, a.public, R, U, V, sealed[:-1] + bytes([sealed[-1] ^ 1])),
-        (b, a.public, R, U, V, b"\0" * 80),
+        (b, a.public, R, U, V, bytes([sealed[0] ^ 1]) + sealed[1:]),
+        (b, a.public, R, U, V, b"\0" * SEALED_BYTES),
     ):
         with pytest.raises(ViolationError, match="do not open"):
             open_shares(key, peer, binding, sender, receiver, ciphertext)
@@ -198,6 +225,17 @@ def test_agreement_keys_of_small_order_are_refused(public: bytes) -> None:
             refuse(public)
 
 
+@pytest.mark.parametrize("start", [b"\xff\xff\xff", b"\x01\x0d\x00"], ids=["4095", "q"])
+def test_a_kem_key_with_numbers_beyond_q_is_refused(start: bytes) -> None:
+    """FIPS 203, 7.2: every 12 bits of a key are below q = 3329."""
+    public = start + SealingKey(bytes(32), bytes(64)).kem_public[3:]
+    for refuse in (kem_key, lambda key: encapsulate(key, bytes)):
+        with pytest.raises(ViolationError, match="no key pair has"):
+            refuse(public)
+
+
 def test_secrets_do_not_show() -> None:
+    assert "***" in repr(SealingKey(bytes(32), bytes(64)))
+    assert "***" in repr(MaskKey(bytes(32)))
     assert "***" in repr(AgreementKey(bytes(32)))
     assert "sign_der" not in repr(person(0))

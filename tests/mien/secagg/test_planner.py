@@ -155,7 +155,7 @@ def test_the_estimate_is_what_goes_over_the_wire(profile: Profile) -> None:
 
 def test_four_and_three_bytes_a_parameter() -> None:
     large = plan_round(of_size(100), ContributionLayout((*LANES.summed[:3], Lane("delta", 10**6))), IDS)
-    rest = 2 + 32 + 64
+    rest = 2 + 32 + 1 + 48 * 32 + 64
     assert (stage_bytes(large, 100)["upload"].sent - rest) / large.size < 4.001
     packed = plan_round(of_size(100, max_weight=1, ring_bits=24), LANES, IDS)
     assert (stage_bytes(packed, 100)["upload"].sent - rest) / packed.size == 3 * 1005 / 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +12,7 @@ from mien.errors import AuthError, CohortError, MienError, ViolationError
 from mien.secagg import RoundConfig, Suite
 from mien.secagg.config import CohortTerms
 from mien.secagg.graph import Profile
-from mien.secagg.keys import AgreementKey, identity_id
+from mien.secagg.keys import AgreementKey, SealingKey, identity_id
 from mien.secagg.roster import RosterTree, check_entry, read_roster
 from mien.secagg.wire import Entry, FullRoster, SparseRoster, roster_from_bytes, statement_advertise
 from tests.mien.secagg import reference
@@ -21,10 +22,16 @@ N = 9
 LARGE = 260
 
 
+@functools.cache
+def known_kem_key(number: int) -> bytes:
+    return SealingKey(bytes(32), number.to_bytes(32, "big") * 2).kem_public
+
+
 def entry_of(number: int, config: RoundConfig) -> Entry:
     identity = person(number)
-    keys = [AgreementKey(bytes([8 * role]) + number.to_bytes(31, "big")).public for role in (1, 2)]
-    unsigned = Entry(identity.id, *keys, bytes(32), b"", identity.certificate)
+    mask_key, share_key = (AgreementKey(bytes([8 * role]) + number.to_bytes(30, "big") + b"@").public for role in (1, 2))
+    kem_key = known_kem_key(number)
+    unsigned = Entry(identity.id, mask_key, share_key, kem_key, bytes(32), b"", identity.certificate)
     return replace(unsigned, signature=identity.signer.sign(statement_advertise(config.sha256, unsigned)))
 
 
@@ -75,6 +82,7 @@ LIES: dict[str, Callable[[list[Entry]], list[Entry]]] = {
     "own nonce changed": changed(OWN, nonce=b"\x01" * 32),
     "another's mask key exchanged": changed(0, mask_key=AgreementKey(bytes([7]) * 32).public),
     "another's share key exchanged": changed(0, share_key=AgreementKey(bytes([7]) * 32).public),
+    "another's KEM key exchanged": changed(0, kem_key=known_kem_key(77)),
     "another's nonce changed": changed(0, nonce=b"\x01" * 32),
     "another's signature changed": changed(0, signature=bytes(64)),
     "another's keys swapped": lambda entries: [
@@ -84,6 +92,7 @@ LIES: dict[str, Callable[[list[Entry]], list[Entry]]] = {
     "another's certificate": changed(0, certificate=person(99).certificate),
     "not a certificate": changed(0, certificate=b"none"),
     "two devices with one key": lambda entries: [replace(entries[0], mask_key=entries[1].mask_key), *entries[1:]],
+    "two devices with one KEM key": lambda entries: [replace(entries[0], kem_key=entries[1].kem_key), *entries[1:]],
 }
 
 

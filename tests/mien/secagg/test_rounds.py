@@ -37,7 +37,7 @@ def integer_sum(cohort: Cohort, survivors: Collection[bytes]) -> tuple[list[int]
     updates, metrics = [0] * config.size, [0] * config.num_metrics
     for device in survivors:
         draw = drbg(f"{device.hex()}/{config.round}/{config.attempt}")
-        for size in (32, 32, 32, 32, (hood.t - 1) * 32, (hood.t - 1) * 32):
+        for size in (32, 32, 64, 32, 32, (hood.t - 1) * 32, (hood.t - 1) * 32):
             draw(size)
         words = [int(word) for word in WordStream(draw(32)).take(config.num_metrics + config.size)]
         addends = cohort.addends[device]

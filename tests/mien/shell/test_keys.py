@@ -16,7 +16,7 @@ DRAWS = {"urandom", "getrandom", "token_bytes", "token_hex", "token_urlsafe", "r
 """What draws secrets, or would, of `os`, `secrets` and `random`."""
 
 MAKES_KEYS = {"generate_private_key", "generate_key"}
-KEY_CLASSES = {"Ed25519PrivateKey", "X25519PrivateKey", "Fernet", "AESGCM", "ChaCha20Poly1305"}
+KEY_CLASSES = {"Ed25519PrivateKey", "X25519PrivateKey", "MLKEM768PrivateKey", "Fernet", "AESGCM", "ChaCha20Poly1305"}
 BYTES_OF_SEEDED = {"simulation.papers.leakage.embeddings", "simulation.papers.leakage.updates"}
 """May draw bytes of a seeded generator: the attacks play both sides of a round that must come out the same again."""
 

@@ -18,9 +18,9 @@ public final class Canonical {
 
     private Canonical() {}
 
-    /** Returns H(tag, parts): SHA-256 over u16 length, "MSA1/" tag, then u64 length and part for each part. */
+    /** Returns H(tag, parts): SHA-256 over u16 length, "MSA2/" tag, then u64 length and part for each part. */
     public static byte[] hash(String tag, byte[]... parts) {
-        byte[] name = ("MSA1/" + tag).getBytes(StandardCharsets.US_ASCII);
+        byte[] name = ("MSA2/" + tag).getBytes(StandardCharsets.US_ASCII);
         MessageDigest digest = Bytes.sha256();
         digest.update(Bytes.bigEndian(name.length, 2));
         digest.update(name);

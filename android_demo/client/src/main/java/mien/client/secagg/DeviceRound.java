@@ -22,8 +22,8 @@ import mien.client.wire.Bytes;
  *
  * A device believes nobody. It checks each message against what it knows itself, releases shares once, and never both
  * shares of one neighbour. Whatever is wrong throws, ends the attempt and destroys its secrets: to a lying server that
- * is one more drop-out. Chance is drawn in this order: mask key 32, share key 32, nonce 32; b 32, coefficients for b,
- * coefficients for the mask key; seed of the rounding words 32.
+ * is one more drop-out. Chance is drawn in this order: mask key 32, share key 32, KEM seed 64, nonce 32; b 32,
+ * coefficients for b, coefficients for the mask key, 32 for each neighbour's encapsulation; seed of the rounding words 32.
  */
 public final class DeviceRound {
     private enum State { INVITED, ADVERTISED, SHARED, MASKED, AGREED, DONE, LEFT }
@@ -43,11 +43,12 @@ public final class DeviceRound {
     private Entry own;
     private byte[] maskSecret = new byte[0];
     private byte[] shareSecret = new byte[0];
+    private Kem kem;
     private byte[] b = new byte[0];
     private Roster roster;
     private BitSet sharers;
     private BitSet survivors;
-    /** Neighbours' shares of b and of the mask key, by index. */
+    /** Neighbours' shares of b and of the mask key, and their parts, by index. */
     private final Map<Integer, byte[]> held = new TreeMap<>();
 
     /**
@@ -89,7 +90,7 @@ public final class DeviceRound {
 
     // The steps
 
-    /** Returns message 1: two fresh keys and a nonce, signed together with the configuration. */
+    /** Returns message 1: fresh keys and a nonce, signed together with the configuration. */
     public byte[] advertise() {
         return step(
                 State.INVITED,
@@ -97,17 +98,15 @@ public final class DeviceRound {
                 () -> {
                     maskSecret = random.take(Keys.KEY_BYTES);
                     shareSecret = random.take(Keys.KEY_BYTES);
+                    kem = new Kem(random.take(Kem.SEED_BYTES));
                     byte[] nonce = random.take(Keys.KEY_BYTES);
-                    byte[] maskKey = Keys.publicOf(maskSecret);
-                    byte[] shareKey = Keys.publicOf(shareSecret);
-                    byte[] statement = Entry.statement(config.sha256(), identity.id, maskKey, shareKey, nonce);
-                    byte[] signature = Keys.sign(identity.signer, statement);
-                    own = new Entry(identity.id, maskKey, shareKey, nonce, signature, identity.certificate);
+                    byte[] signature = Keys.sign(identity.signer, entry(nonce, new byte[0]).statement(config.sha256()));
+                    own = entry(nonce, signature);
                     return MessageReader.message(MessageReader.ADVERTISE, own.toBytes());
                 });
     }
 
-    /** Returns message 3: for each neighbour a share of b and of the mask key, sealed so that only it can read. */
+    /** Returns message 3: for each neighbour shares of b and of the mask key, and its part, sealed for it alone. */
     public byte[] share(byte[] message) {
         return step(
                 State.ADVERTISED,
@@ -135,14 +134,14 @@ public final class DeviceRound {
                             VectorCodec.encode(
                                     said, config, roster.binding(), new WordStream(random.take(Keys.KEY_BYTES)));
                     log.recordMasked(config.attemptId);
-                    addMasks(vector);
+                    byte[] covers = addMasks(vector);
                     byte[] payload = VectorCodec.pack(vector, config.numbers.ringBits);
                     byte[] digest = Bytes.sha256(payload);
                     byte[] sharersHash = Canonical.membersHash(sharers, roster.topology.size());
-                    byte[] statement = Canonical.hash("masked", roster.binding(), sharersHash, digest);
+                    byte[] statement = Canonical.hash("masked", roster.binding(), sharersHash, digest, covers);
                     byte[] signature = Keys.sign(identity.signer, statement);
                     eraseOwn();
-                    byte[] answer = MessageReader.message(MessageReader.MASKED, digest, signature);
+                    byte[] answer = MessageReader.message(MessageReader.MASKED, digest, covers, signature);
                     return new MaskedInput(answer, payload);
                 });
     }
@@ -203,6 +202,13 @@ public final class DeviceRound {
 
     // What the steps are made of
 
+    private Entry entry(byte[] nonce, byte[] signature) {
+        byte[] maskKey = Keys.publicOf(Keys.maskKey(maskSecret));
+        byte[] shareKey = Keys.publicOf(shareSecret);
+        return new Entry(
+                identity.id, maskKey, shareKey, kem.publicKey(), nonce, signature, identity.certificate);
+    }
+
     private byte[] sealAll() {
         Graph.Hood hood = roster.topology.hood;
         byte[][] ofB = Shamir.split(b, hood.t, hood.k, random);
@@ -211,9 +217,19 @@ public final class DeviceRound {
         parts.add(new byte[] {(byte) hood.k});
         int place = 0;
         for (Roster.Peer peer : roster.neighbours.values()) {
-            byte[] plain = Bytes.concat(ofB[place], ofKey[place]);
+            byte[] part = Keys.part(maskSecret, roster.binding(), own.id, peer.entry.id);
+            byte[] plain = Bytes.concat(ofB[place], ofKey[place], part);
+            byte[][] encapsulated = Kem.encapsulate(peer.entry.kemKey, random.take(Kem.CHANCE_BYTES));
             parts.add(new byte[] {(byte) (place + 1)});
-            parts.add(Keys.seal(shareSecret, peer.entry.shareKey, roster.binding(), own.id, peer.entry.id, plain));
+            parts.add(
+                    Keys.seal(
+                            shareSecret,
+                            peer.entry.shareKey,
+                            encapsulated,
+                            roster.binding(),
+                            own.id,
+                            peer.entry.id,
+                            plain));
             Arrays.fill(plain, (byte) 0);
             place++;
         }
@@ -252,7 +268,8 @@ public final class DeviceRound {
                 throw violation("the coordinator handed over a share under another's index");
             }
             Entry sender = each.getValue().entry;
-            byte[] opened = Keys.open(shareSecret, sender.shareKey, roster.binding(), sender.id, own.id, sealed[at++]);
+            byte[] opened =
+                    Keys.open(shareSecret, kem, sender.shareKey, roster.binding(), sender.id, own.id, sealed[at++]);
             if (opened != null) {
                 held.put(each.getKey(), opened);
             }
@@ -262,16 +279,34 @@ public final class DeviceRound {
         }
     }
 
-    /** Adds the own mask and one for each neighbour that shared: the lower id adds, the higher subtracts. */
-    private void addMasks(int[] vector) {
+    /**
+     * Adds the own mask and one for each neighbour that shared, the lower id adds, the higher subtracts; returns the
+     * covers behind their count. Where a neighbour's part did not arrive, zeros stand for it: who sealed nonsense, or
+     * spoiled it on the way, has brought the sum to nothing, and learns nothing by it.
+     */
+    private byte[] addMasks(int[] vector) {
+        byte[] maskKey = Keys.maskKey(maskSecret);
+        List<byte[]> covers = new ArrayList<>();
         WordStream.addTo(vector, Keys.selfSeed(b, roster.binding(), own.id), false);
         for (Map.Entry<Integer, Roster.Peer> each : roster.neighbours.entrySet()) {
             if (sharers.get(each.getKey())) {
                 Entry peer = each.getValue().entry;
-                byte[] seed = Keys.pairSeed(maskSecret, peer.maskKey, roster.binding(), own.id, peer.id);
-                WordStream.addTo(vector, seed, Bytes.compare(own.id, peer.id) > 0);
+                byte[] opened = held.get(each.getKey());
+                byte[] part = new byte[Keys.PART_BYTES];
+                if (opened != null) {
+                    System.arraycopy(opened, 2 * Keys.SHARE_BYTES, part, 0, part.length);
+                }
+                boolean isLower = Bytes.compare(own.id, peer.id) < 0;
+                if (isLower) {
+                    byte[] ownPart = Keys.part(maskSecret, roster.binding(), own.id, peer.id);
+                    covers.add(opened == null ? part : Keys.cover(ownPart, part, roster.binding(), own.id, peer.id));
+                    part = ownPart;
+                }
+                byte[] seed = Keys.pairSeed(maskKey, peer.maskKey, part, roster.binding(), own.id, peer.id);
+                WordStream.addTo(vector, seed, !isLower);
             }
         }
+        return Bytes.concat(new byte[] {(byte) covers.size()}, Bytes.concat(covers.toArray(new byte[0][])));
     }
 
     private BitSet readSurvivors(byte[] message) {
@@ -358,6 +393,9 @@ public final class DeviceRound {
     }
 
     private void eraseOwn() {
+        if (kem != null) {
+            kem.destroy();
+        }
         for (byte[] secret : new byte[][] {b, maskSecret, shareSecret}) {
             Arrays.fill(secret, (byte) 0);
         }

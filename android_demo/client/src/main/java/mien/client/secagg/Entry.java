@@ -2,21 +2,33 @@ package mien.client.secagg;
 
 import mien.client.wire.Bytes;
 
-/** A device in a roster: id, two fresh X25519 keys, a nonce, its signature over them, its leaf certificate (DER). */
+/**
+ * A device in a roster: id, fresh keys (X25519 for masks; X25519 and ML-KEM-768 for what is sealed), a nonce, its
+ * signature over them, its leaf certificate (DER).
+ */
 final class Entry {
     private static final int MAX_CERTIFICATE_BYTES = 8 * 1024;
 
     final byte[] id;
     final byte[] maskKey;
     final byte[] shareKey;
+    final byte[] kemKey;
     final byte[] nonce;
     final byte[] signature;
     final byte[] certificate;
 
-    Entry(byte[] id, byte[] maskKey, byte[] shareKey, byte[] nonce, byte[] signature, byte[] certificate) {
+    Entry(
+            byte[] id,
+            byte[] maskKey,
+            byte[] shareKey,
+            byte[] kemKey,
+            byte[] nonce,
+            byte[] signature,
+            byte[] certificate) {
         this.id = id;
         this.maskKey = maskKey;
         this.shareKey = shareKey;
+        this.kemKey = kemKey;
         this.nonce = nonce;
         this.signature = signature;
         this.certificate = certificate;
@@ -27,6 +39,7 @@ final class Entry {
                 in.take(Canonical.ID_BYTES),
                 in.take(Keys.KEY_BYTES),
                 in.take(Keys.KEY_BYTES),
+                in.take(Kem.KEY_BYTES),
                 in.take(Keys.KEY_BYTES),
                 in.take(Keys.SIGNATURE_BYTES),
                 in.take(in.number(2, MAX_CERTIFICATE_BYTES)));
@@ -34,11 +47,11 @@ final class Entry {
 
     byte[] toBytes() {
         byte[] length = Bytes.bigEndian(certificate.length, 2);
-        return Bytes.concat(id, maskKey, shareKey, nonce, signature, length, certificate);
+        return Bytes.concat(id, maskKey, shareKey, kemKey, nonce, signature, length, certificate);
     }
 
     /** Returns what message 1 signs. */
-    static byte[] statement(byte[] configSha256, byte[] id, byte[] maskKey, byte[] shareKey, byte[] nonce) {
-        return Canonical.hash("adv", configSha256, id, maskKey, shareKey, nonce);
+    byte[] statement(byte[] configSha256) {
+        return Canonical.hash("adv", configSha256, id, maskKey, shareKey, kemKey, nonce);
     }
 }

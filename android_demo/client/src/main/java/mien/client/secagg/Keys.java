@@ -23,7 +23,8 @@ final class Keys {
     static final int KEY_BYTES = 32;
     static final int SIGNATURE_BYTES = 64;
     static final int SHARE_BYTES = 32;
-    static final int SEALED_BYTES = 2 * SHARE_BYTES + 16;
+    static final int PART_BYTES = 32;
+    static final int SEALED_BYTES = Kem.CIPHERTEXT_BYTES + 2 * SHARE_BYTES + PART_BYTES + 16;
     private static final BigInteger ORDER =
             new BigInteger("ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551", 16);
 
@@ -137,9 +138,9 @@ final class Keys {
         return shared;
     }
 
-    /** Returns HKDF-SHA256(ikm, salt R, info = "MSA1/" label ids), 32 bytes. */
+    /** Returns HKDF-SHA256(ikm, salt R, info = "MSA2/" label ids), 32 bytes. */
     static byte[] derive(byte[] ikm, byte[] binding, String label, byte[]... ids) {
-        byte[] info = Bytes.concat(Bytes.utf8("MSA1/" + label), Bytes.concat(ids));
+        byte[] info = Bytes.concat(Bytes.utf8("MSA2/" + label), Bytes.concat(ids));
         return mac(mac(binding, ikm), Bytes.concat(info, new byte[] {1}));
     }
 
@@ -153,9 +154,30 @@ final class Keys {
         }
     }
 
-    static byte[] pairSeed(byte[] secret, byte[] peerKey, byte[] binding, byte[] own, byte[] peer) {
+    /** Returns the X25519 key that follows from a mask's secret, one way: who finds the key has not the secret. */
+    static byte[] maskKey(byte[] secret) {
+        return derive(secret, new byte[KEY_BYTES], "mask");
+    }
+
+    /** Returns what the owner of a mask's secret tells one neighbour, sealed. */
+    static byte[] part(byte[] maskSecret, byte[] binding, byte[] owner, byte[] peer) {
+        return derive(maskSecret, binding, "part", owner, peer);
+    }
+
+    /** Returns the lower id's part under the higher id's, for the server: it lifts it if the higher one is lost. */
+    static byte[] cover(byte[] part, byte[] peerPart, byte[] binding, byte[] lower, byte[] higher) {
+        byte[] covered = derive(peerPart, binding, "cover", lower, higher);
+        for (int i = 0; i < covered.length; i++) {
+            covered[i] ^= part[i];
+        }
+        return covered;
+    }
+
+    /** Returns the seed of a pair's mask, the same on both sides: {@code part} is the lower id's. */
+    static byte[] pairSeed(byte[] secret, byte[] peerKey, byte[] part, byte[] binding, byte[] own, byte[] peer) {
         boolean isLower = Bytes.compare(own, peer) < 0;
-        return derive(agree(secret, peerKey), binding, "pair", isLower ? own : peer, isLower ? peer : own);
+        byte[] both = Bytes.concat(agree(secret, peerKey), part);
+        return derive(both, binding, "pair", isLower ? own : peer, isLower ? peer : own);
     }
 
     static byte[] selfSeed(byte[] secretB, byte[] binding, byte[] device) {
@@ -166,32 +188,40 @@ final class Keys {
         return Canonical.hash("b", binding, device, secretB);
     }
 
-    static byte[] seal(byte[] secret, byte[] peerKey, byte[] binding, byte[] from, byte[] to, byte[] shares) {
+    /** Returns shares and part sealed for one receiver, behind a secret that was encapsulated for it. */
+    static byte[] seal(
+            byte[] secret, byte[] peerKey, byte[][] encapsulated, byte[] binding, byte[] from, byte[] to, byte[] plain) {
+        byte[] agreed = Bytes.concat(agree(secret, peerKey), encapsulated[0]);
         try {
-            return gcm(Cipher.ENCRYPT_MODE, secret, peerKey, binding, from, to).doFinal(shares);
+            Cipher cipher = gcm(Cipher.ENCRYPT_MODE, agreed, encapsulated[1], binding, from, to);
+            return Bytes.concat(encapsulated[1], cipher.doFinal(plain));
         } catch (GeneralSecurityException error) {
-            throw new IllegalStateException("sealing 64 bytes cannot fail", error);
+            throw new IllegalStateException("sealing 96 bytes cannot fail", error);
         }
     }
 
-    /** Returns two shares (64 bytes), or null unless that sender sealed them for this receiver. */
-    static byte[] open(byte[] secret, byte[] peerKey, byte[] binding, byte[] from, byte[] to, byte[] sealed) {
+    /** Returns two shares and a part (96 bytes), or null unless that sender sealed them for this receiver. */
+    static byte[] open(
+            byte[] secret, Kem kem, byte[] peerKey, byte[] binding, byte[] from, byte[] to, byte[] sealed) {
+        byte[] ciphertext = Arrays.copyOf(sealed, Kem.CIPHERTEXT_BYTES);
+        byte[] agreed = Bytes.concat(agree(secret, peerKey), kem.decapsulate(ciphertext));
         try {
-            return gcm(Cipher.DECRYPT_MODE, secret, peerKey, binding, from, to).doFinal(sealed);
+            Cipher cipher = gcm(Cipher.DECRYPT_MODE, agreed, ciphertext, binding, from, to);
+            return cipher.doFinal(sealed, ciphertext.length, sealed.length - ciphertext.length);
         } catch (AEADBadTagException error) {
             return null;
         } catch (GeneralSecurityException error) {
-            throw new IllegalStateException("opening 80 bytes fails by its tag alone", error);
+            throw new IllegalStateException("opening 112 bytes fails by its tag alone", error);
         }
     }
 
-    private static Cipher gcm(int mode, byte[] secret, byte[] peerKey, byte[] binding, byte[] from, byte[] to)
+    private static Cipher gcm(int mode, byte[] agreed, byte[] ciphertext, byte[] binding, byte[] from, byte[] to)
             throws GeneralSecurityException {
-        byte[] key = derive(agree(secret, peerKey), binding, "enc", from, to);
+        byte[] key = derive(agreed, binding, "enc", from, to);
         Cipher cipher = Cipher.getInstance("AES/GCM/NoPadding");
         // Each sealing key is used once, so its nonce may be zero.
         cipher.init(mode, new SecretKeySpec(key, "AES"), new GCMParameterSpec(128, new byte[12]));
-        cipher.updateAAD(Bytes.concat(binding, from, to));
+        cipher.updateAAD(Bytes.concat(binding, from, to, ciphertext));
         return cipher;
     }
 }

@@ -141,10 +141,14 @@ final class Roster {
 
     private static TreeMap<Integer, Peer> checkPeers(
             Map<Integer, Entry> entries, Entry own, RoundConfig config, VerifyLeaf verify) {
-        Set<String> keys = new HashSet<>(Arrays.asList(Bytes.hex(own.maskKey), Bytes.hex(own.shareKey)));
-        for (Entry entry : entries.values()) {
-            if (!keys.add(Bytes.hex(entry.maskKey)) || !keys.add(Bytes.hex(entry.shareKey))) {
-                throw wrong("holds one key twice");
+        List<Entry> everybody = new ArrayList<>(entries.values());
+        everybody.add(own);
+        Set<String> keys = new HashSet<>();
+        for (Entry entry : everybody) {
+            for (byte[] key : new byte[][] {entry.maskKey, entry.shareKey, entry.kemKey}) {
+                if (!keys.add(Bytes.hex(key))) {
+                    throw wrong("holds one key twice");
+                }
             }
         }
         TreeMap<Integer, Peer> peers = new TreeMap<>();
@@ -152,9 +156,7 @@ final class Roster {
             Entry entry = each.getValue();
             VerifiedLeaf leaf = verify.verify(entry.certificate);
             Keys.checkIdentity(leaf, entry.id);
-            byte[] statement =
-                    Entry.statement(config.sha256(), entry.id, entry.maskKey, entry.shareKey, entry.nonce);
-            Keys.verify(leaf.key, statement, entry.signature, "the entry of device " + Keys.shortName(entry.id));
+            Keys.verify(leaf.key, entry.statement(config.sha256()), entry.signature, "the entry of device " + Keys.shortName(entry.id));
             peers.put(each.getKey(), new Peer(entry, leaf.key));
         }
         return peers;

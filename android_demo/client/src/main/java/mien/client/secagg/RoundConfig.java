@@ -9,7 +9,7 @@ import mien.client.MienException;
 
 /** What a round asks of its devices, and the one sequence of bytes that says so; checked so that no sum can wrap. */
 public final class RoundConfig {
-    static final int VERSION = 1;
+    static final int VERSION = 2;
     static final int BYTES = 220;
     static final int SUITE_ECDSA_P256 = 1;
     private static final int SUITE_ED25519 = 2;
@@ -84,7 +84,7 @@ public final class RoundConfig {
     public static RoundConfig parse(byte[] data) {
         if (data.length == 0 || data[0] != VERSION) {
             throw new MienException(
-                    ErrorCode.VERSION, "private sums here are version 1, the coordinator's differ; upgrade the older one");
+                    ErrorCode.VERSION, "private sums here are version 2, the coordinator's differ; upgrade the older one");
         }
         if (data.length != BYTES) {
             throw new MienException(

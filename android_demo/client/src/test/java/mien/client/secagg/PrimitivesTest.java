@@ -55,7 +55,7 @@ public class PrimitivesTest {
         byte[] good = file("primitives").at("config").at(0).at("bytes").bytes();
         Raised.by(ErrorCode.CORRUPT_DATA, "cut off", () -> RoundConfig.parse(Arrays.copyOf(good, good.length - 1)));
         byte[] version = good.clone();
-        version[0] = 2;
+        version[0] = 1;
         Raised.by(ErrorCode.VERSION, "another version", () -> RoundConfig.parse(version));
         byte[] wraps = good.clone();
         wraps[163] = 48; // frac_bits
@@ -90,20 +90,41 @@ public class PrimitivesTest {
         assertArrayEquals(file.at("agreement").at("public").at(0).bytes(), aPublic);
         assertArrayEquals(file.at("agreement").at("public").at(1).bytes(), bPublic);
         assertArrayEquals(file.at("agreement").at("shared").bytes(), Keys.agree(a, bPublic));
-        assertArrayEquals(file.at("pair_seed").bytes(), Keys.pairSeed(a, bPublic, binding, u, v));
-        assertArrayEquals(file.at("pair_seed").bytes(), Keys.pairSeed(b, aPublic, binding, v, u));
-        assertArrayEquals(file.at("enc_key_v_to_u").bytes(), Keys.derive(Keys.agree(a, bPublic), binding, "enc", v, u));
+        byte[] maskSecret = file.at("mask_secrets").at(0).bytes();
+        assertArrayEquals(a, Keys.maskKey(maskSecret));
+        byte[] part = Keys.part(maskSecret, binding, u, v);
+        byte[] peerPart = Keys.part(file.at("mask_secrets").at(1).bytes(), binding, v, u);
+        assertArrayEquals(file.at("part_u_to_v").bytes(), part);
+        assertArrayEquals(file.at("part_v_to_u").bytes(), peerPart);
+        boolean isLower = Bytes.compare(u, v) < 0;
+        byte[] covered = Keys.cover(part, peerPart, binding, isLower ? u : v, isLower ? v : u);
+        assertArrayEquals(file.at("cover").bytes(), covered);
+        assertArrayEquals(file.at("pair_seed").bytes(), Keys.pairSeed(a, bPublic, part, binding, u, v));
+        assertArrayEquals(file.at("pair_seed").bytes(), Keys.pairSeed(b, aPublic, part, binding, v, u));
+        Kem kem = new Kem(file.at("kem").at("seed").bytes());
+        assertArrayEquals(file.at("kem").at("public").bytes(), kem.publicKey());
+        byte[][] encapsulated = Kem.encapsulate(kem.publicKey(), file.at("kem").at("chance").bytes());
+        assertArrayEquals(file.at("kem").at("secret").bytes(), encapsulated[0]);
+        assertArrayEquals(file.at("kem").at("ciphertext").bytes(), encapsulated[1]);
+        assertArrayEquals(encapsulated[0], kem.decapsulate(encapsulated[1]));
+        byte[] both = Bytes.concat(Keys.agree(a, bPublic), encapsulated[0]);
+        assertArrayEquals(file.at("enc_key_v_to_u").bytes(), Keys.derive(both, binding, "enc", v, u));
+        Vectors noKeys = file.at("kem").at("refused_public");
+        for (int i = 0; i < noKeys.size(); i++) {
+            byte[] key = noKeys.at(i).bytes();
+            Raised.by(ErrorCode.VIOLATION, "KEM key " + i, () -> Kem.encapsulate(key, new byte[32]));
+        }
         byte[] secretB = file.at("b").bytes();
         assertArrayEquals(file.at("self_seed").bytes(), Keys.selfSeed(secretB, binding, u));
         assertArrayEquals(file.at("commitment_b").bytes(), Keys.commitment(secretB, binding, u));
         byte[] plain = file.at("shares_plain").bytes();
         byte[] sealed = file.at("shares_sealed_u_to_v").bytes();
-        assertArrayEquals(sealed, Keys.seal(a, bPublic, binding, u, v, plain));
-        assertArrayEquals(plain, Keys.open(b, aPublic, binding, u, v, sealed));
+        assertArrayEquals(sealed, Keys.seal(a, bPublic, encapsulated, binding, u, v, plain));
+        assertArrayEquals(plain, Keys.open(b, kem, aPublic, binding, u, v, sealed));
         Vectors refused = file.at("refused_sealed_u_to_v");
         for (int i = 0; i < refused.size(); i++) {
             String why = refused.at(i).at("why").text();
-            assertNull(why, Keys.open(b, aPublic, binding, u, v, refused.at(i).at("sealed").bytes()));
+            assertNull(why, Keys.open(b, kem, aPublic, binding, u, v, refused.at(i).at("sealed").bytes()));
         }
         Vectors weak = file.at("refused_agreement_keys");
         for (int i = 0; i < weak.size(); i++) {
