@@ -78,7 +78,7 @@ class OwnSum:
     @classmethod
     def from_bytes(cls, data: bytes) -> OwnSum:
         """Return the sum in such bytes, or in the terms alone, as earlier versions kept them."""
-        terms, note = RoundConfig.from_bytes(data[:CONFIG_BYTES]), data[CONFIG_BYTES:]
+        terms, note = RoundConfig.from_kept(data[:CONFIG_BYTES]), data[CONFIG_BYTES:]
         if not note:
             return cls(terms)
         unix_s, is_released, pictures = _NOTE.unpack(note)
@@ -319,7 +319,7 @@ def _last(view: Reader, attempt: AttemptId) -> Record | None:
 
 
 def _terms(record: Record) -> RoundConfig:
-    return RoundConfig.from_bytes(record.content[1:])
+    return RoundConfig.from_kept(record.content[1:])
 
 
 def _tag(attempt: AttemptId) -> str:

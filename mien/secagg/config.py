@@ -230,3 +230,11 @@ class RoundConfig:
         if config.to_bytes() != data:
             raise CorruptDataError("round configuration is not in its canonical form; fetch it again")
         return config
+
+    @classmethod
+    def from_kept(cls, data: bytes) -> RoundConfig:
+        """Return the configuration in bytes that were kept of a sum that is over, of this version or of 1.
+
+        Version 2 changed what devices say, not what a configuration holds. Raises as `from_bytes` does.
+        """
+        return cls.from_bytes(bytes([VERSION]) + data[1:] if data[:1] == b"\x01" else data)

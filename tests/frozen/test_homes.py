@@ -119,7 +119,7 @@ def test_who_is_enrolled_on_the_phone(homes: Path) -> None:
 def test_the_phone_says_of_itself_what_it_said(homes: Path) -> None:
     told = call("mien-device", "status", "--home", homes / "phone")
     then = FLEET["status"]
-    assert sorted(told) == sorted(then)
+    assert told.keys() >= then.keys()
     of_today = ("home", "renewal_is_due")
     assert {key: told[key] for key in then if key not in of_today} == {
         key: then[key] for key in then if key not in of_today

@@ -26,7 +26,7 @@ def test_the_layout_written_out() -> None:
         noise=NoiseTerms(Mechanism.SKELLAM, 1.5, 8.0, 2.0**-20),
         deadlines=StageDeadlines(1, 2, 3, 4, 5),
     )
-    expected = b"\x01\x02\x02" + config.task_id + config.task_sha256
+    expected = b"\x02\x02\x02" + config.task_id + config.task_sha256
     expected += (7).to_bytes(8, "big") + (1).to_bytes(2, "big")
     expected += config.model_sha256 + config.layout_sha256 + config.statement_sha256
     expected += (7).to_bytes(4, "big") + b"\x02" + bytes([24, 11, 6])
@@ -52,13 +52,13 @@ def test_every_byte_matters() -> None:
     assert refused > 5
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", CONFIG.to_bytes()[:-1], CONFIG.to_bytes() + b"\0"])
+@pytest.mark.parametrize("data", [b"", b"\x02", CONFIG.to_bytes()[:-1], CONFIG.to_bytes() + b"\0"])
 def test_another_length_is_refused(data: bytes) -> None:
     with pytest.raises((CorruptDataError, VersionError)):
         RoundConfig.from_bytes(data)
 
 
-@pytest.mark.parametrize(("position", "value"), [(0, 2), (1, 3), (2, 0)])
+@pytest.mark.parametrize(("position", "value"), [(0, 1), (1, 3), (2, 0)])
 def test_unknown_versions_suites_and_profiles_ask_for_an_upgrade(position: int, value: int) -> None:
     data = bytearray(CONFIG.to_bytes())
     data[position] = value
@@ -148,3 +148,12 @@ def test_devices_noise_takes_room_in_the_ring() -> None:
 def test_deadlines_are_positive() -> None:
     with pytest.raises(ConfigError):
         StageDeadlines(upload_s=0)
+
+
+def test_terms_that_an_earlier_version_kept_are_read() -> None:
+    """A phone's log of sums outlives the protocol; an invite of that version is refused all the same."""
+    earlier = b"\x01" + CONFIG.to_bytes()[1:]
+    assert RoundConfig.from_kept(earlier) == RoundConfig.from_kept(CONFIG.to_bytes()) == CONFIG
+    for read in (RoundConfig.from_bytes, lambda data: RoundConfig.from_kept(b"\x00" + data[1:])):
+        with pytest.raises(VersionError):
+            read(earlier)

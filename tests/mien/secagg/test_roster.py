@@ -29,7 +29,9 @@ def known_kem_key(number: int) -> bytes:
 
 def entry_of(number: int, config: RoundConfig) -> Entry:
     identity = person(number)
-    mask_key, share_key = (AgreementKey(bytes([8 * role]) + number.to_bytes(30, "big") + b"@").public for role in (1, 2))
+    mask_key, share_key = (
+        AgreementKey(bytes([8 * role]) + number.to_bytes(30, "big") + b"@").public for role in (1, 2)
+    )
     kem_key = known_kem_key(number)
     unsigned = Entry(identity.id, mask_key, share_key, kem_key, bytes(32), b"", identity.certificate)
     return replace(unsigned, signature=identity.signer.sign(statement_advertise(config.sha256, unsigned)))

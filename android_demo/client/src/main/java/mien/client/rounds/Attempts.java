@@ -103,6 +103,6 @@ public final class Attempts implements AttemptLog {
     }
 
     private static RoundConfig config(byte[] record) {
-        return RoundConfig.parse(Arrays.copyOfRange(record, 1, record.length));
+        return RoundConfig.ofKept(Arrays.copyOfRange(record, 1, record.length));
     }
 }

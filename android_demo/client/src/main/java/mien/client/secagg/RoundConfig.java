@@ -9,7 +9,7 @@ import mien.client.MienException;
 
 /** What a round asks of its devices, and the one sequence of bytes that says so; checked so that no sum can wrap. */
 public final class RoundConfig {
-    static final int VERSION = 2;
+    static final byte VERSION = 2;
     static final int BYTES = 220;
     static final int SUITE_ECDSA_P256 = 1;
     private static final int SUITE_ED25519 = 2;
@@ -164,6 +164,18 @@ public final class RoundConfig {
     /** Returns the canonical bytes. */
     public byte[] toBytes() {
         return bytes.clone();
+    }
+
+    /**
+     * Returns the configuration in bytes that were kept of a sum that is over, of this version or of 1: version 2 changed
+     * what devices say, not what a configuration holds. Throws as {@link #parse} does.
+     */
+    public static RoundConfig ofKept(byte[] data) {
+        byte[] kept = data.clone();
+        if (kept.length > 0 && kept[0] == 1) {
+            kept[0] = VERSION;
+        }
+        return parse(kept);
     }
 
     /** Returns message 0's configuration. */

@@ -57,6 +57,7 @@ public class PrimitivesTest {
         byte[] version = good.clone();
         version[0] = 1;
         Raised.by(ErrorCode.VERSION, "another version", () -> RoundConfig.parse(version));
+        assertArrayEquals("kept by an earlier program", good, RoundConfig.ofKept(version).toBytes());
         byte[] wraps = good.clone();
         wraps[163] = 48; // frac_bits
         Raised.by(ErrorCode.CONFIG, "a sum that wraps", () -> RoundConfig.parse(wraps));
