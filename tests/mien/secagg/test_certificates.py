@@ -42,7 +42,7 @@ def test_a_round_with_real_certificates() -> None:
         addends={d.id: make_addends(config, number) for number, d in enumerate(devices)},
     )
     assert_exact(cohort, cohort.run())
-    entry_bytes = 16 + 32 + 32 + 32 + 64 + 2
+    entry_bytes = 16 + 32 + 32 + 1184 + 32 + 64 + 2
     assert len(cohort.wire[1, devices[0].id]) == 2 + entry_bytes + len(devices[0].certificate)
 
 
