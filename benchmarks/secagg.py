@@ -409,7 +409,7 @@ def _verify(leaf: bytes) -> VerifiedLeaf:
         key = serialization.load_der_public_key(leaf)
         if not isinstance(key, ec.EllipticCurvePublicKey):
             raise CertificateError("not a key of this benchmark")
-        _known[leaf] = VerifiedLeaf(identity_id(key), key)
+        _known[leaf] = VerifiedLeaf(identity_id(key), key, 0)
     return _known[leaf]
 
 

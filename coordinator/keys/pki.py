@@ -36,6 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError, ConfigError, KeyStoreError, PermissionDeniedError, RevokedError
+from mien.protocol.admission import admitted_extension
 from mien.protocol.ids import DeviceId, PopulationId
 from mien.shell.keys import p256_key
 
@@ -244,13 +245,16 @@ def issue_device_leaf(
     population: PopulationId,
     now: datetime,
     lifetime: timedelta = DEVICE_LIFETIME,
+    *,
+    admitted_unix_s: int | None = None,
 ) -> x509.Certificate:
     """Return a device's certificate for a key that `csr_public_key` has found proved.
 
-    None of the names that a request asks for is used.
+    None of the names that a request asks for is used. `admitted_unix_s`: when the phone joined, None for now.
     """
     names = _uri_names(_DEVICE_PREFIX + device_id(proved_key), _POPULATION_PREFIX + check_name(population))
-    return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+    admitted = admitted_extension(int(now.timestamp()) if admitted_unix_s is None else admitted_unix_s)
+    return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime, admitted)
 
 
 def create_csr(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -515,12 +519,13 @@ def _issue_leaf(
     usage: x509.ObjectIdentifier,
     now: datetime,
     lifetime: timedelta,
+    *more: x509.UnrecognizedExtension,
 ) -> x509.Certificate:
     """Return a leaf that ends no later than its authority; its subject is empty, so its names are critical."""
     not_after = min(now + lifetime, authority.certificate.not_valid_after_utc)
     if not_after <= now:
         raise CertificateError("this authority's certificate has expired; create a new authority and invite anew")
-    return (
+    builder = (
         _builder(x509.Name([]), public_key, now, not_after)
         .issuer_name(authority.certificate.subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -528,8 +533,10 @@ def _issue_leaf(
         .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         .add_extension(names, critical=True)
         .add_extension(_authority_key_identifier(authority.certificate), critical=False)
-        .sign(authority.key, hashes.SHA256())
     )
+    for extension in more:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(authority.key, hashes.SHA256())
 
 
 def _builder(

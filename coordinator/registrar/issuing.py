@@ -285,7 +285,7 @@ class Registry:
             raise RevokedError("this key was replaced by another one; use the new key, or ask the operator")
         if known is not None:
             raise CertificateError("the new key belongs to another device already; make a fresh key")
-        new = DeviceRecord(new_id, old.population, old.note, now)
+        new = DeviceRecord(new_id, old.population, old.note, old.joined_unix_s)
         transaction.put_device(new)
         transaction.put_device(replace(old, successor_id=new_id))
         count = transaction.revoke_certificates(old.device_id, "key replaced", now)
@@ -299,7 +299,10 @@ class Registry:
     ) -> CertificateRecord:
         lifetime = timedelta(days=self._config.device_certificate_days)
         population, now = PopulationId(device.population), self._clock()
-        leaf = pki.issue_device_leaf(self._authority, public_key, population, now, lifetime)
+        admitted_unix_s = device.joined_unix_s
+        leaf = pki.issue_device_leaf(
+            self._authority, public_key, population, now, lifetime, admitted_unix_s=admitted_unix_s
+        )
         record = CertificateRecord(
             leaf.serial_number,
             device.device_id,

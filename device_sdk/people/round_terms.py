@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from mien.contribution import ContributionLayout
@@ -55,10 +56,11 @@ class SumTerms:
         """Return the attempt's name in the log."""
         return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
 
-    def policy(self, min_cohort: int) -> DevicePolicy:
-        """Return the policy for message 0: the owner's floor, and what the task itself promises."""
+    def policy(self, min_cohort: int, admitted_by_unix_s: float = math.inf) -> DevicePolicy:
+        """Return the policy for message 0: the owner's floor and whom it counts, and what the task itself promises."""
         return DevicePolicy(
             min_cohort=max(min_cohort, smallest_sum(self.task)),
+            admitted_by_unix_s=admitted_by_unix_s,
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
         )
 

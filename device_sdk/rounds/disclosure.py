@@ -54,7 +54,8 @@ class Agreement:
     see of this device alone. `allow_profiles`: weaker forms of secure aggregation that will do. `allow_plain_sums`: the
     coordinator may see this device's updates. `allow_evaluation`: these images also measure models, by sums of scores.
     `max_epsilon`: the most that all sums together may tell, None without limit. `max_sums_per_model`,
-    `max_sums_per_day`: into how many sums without phones' own noise the same images go. `person`: whose images train,
+    `max_sums_per_day`: into how many sums without phones' own noise the same images go. `min_peer_age_days`: only
+    devices that the registrar admitted so long ago count towards `min_cohort`, 0 for all. `person`: whose images train,
     if not those of everybody who agreed.
     """
 
@@ -66,6 +67,7 @@ class Agreement:
     max_epsilon: float | None = None
     max_sums_per_model: int = 1
     max_sums_per_day: int = 24
+    min_peer_age_days: int = 0
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -82,6 +84,8 @@ class Agreement:
         for name in ("max_sums_per_model", "max_sums_per_day"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"participation.{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.min_peer_age_days <= 3650:
+            raise ConfigError(f"participation.min_peer_age_days is {self.min_peer_age_days}; it must be 0 to 3650")
 
 
 def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreement) -> None:

@@ -66,8 +66,8 @@ class MaskedPart:
     """One device in one attempt, from message 0 on; call `forget` at its end, whichever that is.
 
     Each stage is answered once; told the same again, it answers with the same bytes, and told something else it leaves.
-    After an error, or the round's deadlines, it answers nothing more. `log` and `min_cohort` are the owner's: sums so
-    far, and the fewest devices of one.
+    After an error, or the round's deadlines, it answers nothing more. `log`, `min_cohort` and `min_peer_age_s` are the
+    owner's: sums so far, the fewest devices of one, and how long ago those that count were admitted.
     """
 
     identity: Identity = field(repr=False)
@@ -78,6 +78,7 @@ class MaskedPart:
     terms: SumTerms = field(repr=False)
     ref: RoundRef
     contribution: bytes = field(repr=False)
+    min_peer_age_s: float = 0.0
     _round: DeviceRound | None = field(default=None, init=False)
     _ends_s: float = field(default=math.inf, init=False)
     _answers: dict[Stage, tuple[bytes, bytes | Upload]] = field(default_factory=dict, init=False, repr=False)
@@ -145,11 +146,14 @@ class MaskedPart:
             unverified_invite,
             identity=sum_identity(identity),
             assignment=self.terms.assignment(self.ref),
-            policy=self.terms.policy(self.min_cohort),
+            policy=self.terms.policy(self.min_cohort, self._admitted_by_unix_s()),
             verify=leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc),
             log=self.log,
             random_bytes=self.random_bytes,
         )
+
+    def _admitted_by_unix_s(self) -> float:
+        return self.clock.now() - self.min_peer_age_s if self.min_peer_age_s else math.inf
 
     def _mask(self, attempt: DeviceRound, unverified_message: bytes) -> Upload:
         layout = self.terms.layout

@@ -594,6 +594,7 @@ class Participant:
                 bytes.fromhex(terms.pictures) or ANY_PICTURES,
             ),
             min_cohort=self.agreement.min_cohort,
+            min_peer_age_s=86400.0 * self.agreement.min_peer_age_days,
             clock=self.clock,
             random_bytes=self.random_bytes,
             terms=terms,

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -105,10 +106,12 @@ class DevicePolicy:
     """Owner's policy: the smallest sum, the lowest threshold, which server may be assumed honest.
 
     `corrupt` is the share of a cohort that may help the server without learning more than the sum, except with
-    probability 2^-sigma.
+    probability 2^-sigma. Of the others, those count towards `min_cohort` whom the registrar admitted by
+    `admitted_by_unix_s`: a coordinator that has phones made for one sum is not helped by them.
     """
 
     min_cohort: int = 16
+    admitted_by_unix_s: float = math.inf
     min_threshold: int = 2
     profiles: frozenset[Profile] = frozenset({Profile.MALICIOUS_SERVER})
     corrupt: float = CORRUPT
@@ -292,6 +295,7 @@ class DeviceRound:
         with self._step(Advertised) as state:
             view = read_roster(roster, self.config, state.own, self._verify)
             self._check_hood(view)
+            self._check_admissions(view)
             b = bytearray(self._random_bytes(KEY_BYTES))
             shares = self._sign_shares(view, self._seal(view, state, b), commitment_b(b, view.binding, state.own.id))
             self._state = Shared(view, state.mask_key, state.share_key, b)
@@ -374,6 +378,17 @@ class DeviceRound:
             )
         profile = self.config.cohort.profile
         check_neighbourhood(profile, view.topology.n, hood, corrupt=policy.corrupt, sigma=policy.sigma)
+
+    def _check_admissions(self, view: RosterView) -> None:
+        """Raise CohortError for fewer neighbours of the age that the owner asks for than the floor needs."""
+        limit, others = self._policy.admitted_by_unix_s, view.neighbours.values()
+        needed = min(self._policy.min_cohort - 1, len(others))
+        found = sum(peer.admitted_unix_s <= limit for peer in others)
+        if found < needed:
+            raise CohortError(
+                f"{found} of the {len(others)} phones that this one shares keys with were admitted long enough ago, "
+                f"{needed} are needed; nothing was sent, this phone waits for another cohort"
+            )
 
     def _seal(self, view: RosterView, state: Advertised, b: bytearray) -> tuple[Sealed, ...]:
         hood = view.topology.hood

@@ -62,10 +62,14 @@ class Suite(enum.IntEnum):
 
 @dataclass(frozen=True)
 class VerifiedLeaf:
-    """The device that a certificate names, once the certificate is proved: id (16 bytes) and identity key."""
+    """The device that a certificate names, once the certificate is proved: id (16 bytes), identity key, its admission.
+
+    `admitted_unix_s` is when the registrar admitted the phone, whatever certificates it has had since.
+    """
 
     id: bytes
     public_key: PublicKey
+    admitted_unix_s: int
 
 
 VerifyLeaf = Callable[[bytes], VerifiedLeaf]

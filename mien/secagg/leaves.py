@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError
+from mien.protocol.admission import admitted_unix_s
 from mien.protocol.ids import PopulationId
 from mien.secagg.canonical import ID_BYTES
 from mien.secagg.keys import VerifiedLeaf, VerifyLeaf, identity_id
@@ -103,4 +104,4 @@ def _named_device(leaf: x509.Certificate, population: PopulationId) -> VerifiedL
         raise CertificateError("a certificate in the cohort names no device; leave this round") from error
     if len(device) != ID_BYTES or device != identity_id(key):
         raise CertificateError("a certificate in the cohort names another device than its key; leave this round")
-    return VerifiedLeaf(device, key)
+    return VerifiedLeaf(device, key, admitted_unix_s(leaf))

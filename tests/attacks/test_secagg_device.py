@@ -22,7 +22,7 @@ from mien.errors import (
 )
 from mien.secagg import Addends, Opening, Suspect
 from mien.secagg.device import Shared
-from mien.secagg.keys import SEALED_BYTES, AgreementKey, MaskKey
+from mien.secagg.keys import SEALED_BYTES, AgreementKey, MaskKey, VerifiedLeaf
 from mien.secagg.wire import (
     Advertise,
     Consistency,
@@ -34,7 +34,7 @@ from mien.secagg.wire import (
     statement_advertise,
     statement_shares,
 )
-from tests.mien.secagg.cohort import Cohort, drbg, make_config, make_device, people, person
+from tests.mien.secagg.cohort import POLICY, Cohort, drbg, make_config, make_device, people, person, verify
 from tests.mien.secagg.test_keys import SMALL_U
 from tests.mien.secagg.test_rounds import assert_exact
 
@@ -249,6 +249,32 @@ def test_nonsense_sealed_for_four_neighbours_aborts_with_the_cheat_named() -> No
     _, cheat, run = run_with_bad_sealing(range(1, 5))
     with pytest.raises(CohortError, match=cheat.hex()[:8]):
         run()
+
+
+# Who counts
+
+
+@pytest.mark.parametrize(("num_old", "goes_on"), [(3, True), (2, False)])
+def test_phones_that_were_admitted_for_this_sum_do_not_count(num_old: int, *, goes_on: bool) -> None:
+    """The owner counts peers that were admitted by a day: three and this one are its floor, two leave it out."""
+    config, (own, *others) = make_config(N), people(N)
+    old = {identity.id for identity in others[:num_old]}
+
+    def aged(leaf: bytes) -> VerifiedLeaf:
+        found = verify(leaf)
+        return replace(found, admitted_unix_s=1_000 if found.id in old else 1_001)
+
+    policy = replace(POLICY, min_cohort=4, admitted_by_unix_s=1_000)
+    careful = make_device(replace(config, cohort=replace(config.cohort, n_min=4)), own, policy=policy, verify=aged)
+    cohort = Cohort.of(careful.config, [own, *others])
+    cohort.devices[own.id] = careful
+    roster = cohort.advertise()
+    if goes_on:
+        assert careful.share(roster[own.id])
+        return
+    with pytest.raises(CohortError, match=r"2 of the 11 phones .* were admitted long enough ago, 3 are needed"):
+        careful.share(roster[own.id])
+    assert careful.stage == "Left"
 
 
 # Vectors

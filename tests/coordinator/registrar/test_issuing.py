@@ -17,6 +17,7 @@ from coordinator.registrar.config import LIMITS, MAX_INVITE_S
 from coordinator.registrar.issuing import Joined, Registry
 from coordinator.registrar.store import Store
 from mien.errors import CertificateError, ConfigError, InviteError, NotFoundError, RevokedError
+from mien.protocol.admission import admitted_unix_s
 from tests.coordinator.registrar.running import CONFIG, Phone, csr_der
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -162,6 +163,7 @@ def test_renewal_prolongs_and_may_be_repeated(desk: Desk) -> None:
     first = desk.renew(phone)
     assert certificate(first).not_valid_after_utc == NOW + timedelta(days=12)
     assert first.device_id == phone.device_id
+    assert admitted_unix_s(certificate(first)) == NOW.timestamp(), "a renewal makes no phone younger"
     desk.clock.now += timedelta(seconds=59)
     assert desk.renew(phone) == first
     desk.clock.now += timedelta(seconds=1)
@@ -198,8 +200,10 @@ def test_a_phone_that_slept_renews_within_the_grace_period_only(desk: Desk) -> N
 
 def test_a_new_key_takes_the_place_of_the_old_one(desk: Desk) -> None:
     phone, new_key, thief = desk.admitted("blue"), *(ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
+    desk.clock.now += timedelta(minutes=2)
     first = desk.renew(phone, new_key)
     assert (first.device_id, first.population) == (pki.device_id(new_key.public_key()), "blue")
+    assert admitted_unix_s(certificate(first)) == NOW.timestamp(), "nor does a new key"
     assert desk.revoked_serials() == {phone.certificate.serial_number}
     # The answer was lost: the same question again.
     assert desk.renew(phone, new_key) == first

@@ -447,7 +447,7 @@ def verify(leaf: bytes) -> VerifiedLeaf:
     identity = pki.device_identity(certificate, authority(), NOW)
     key = certificate.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
-    return VerifiedLeaf(bytes.fromhex(identity.id), key)
+    return VerifiedLeaf(bytes.fromhex(identity.id), key, 0)
 
 
 def devices_of(config: RoundConfig, n: int) -> dict[bytes, tuple[DeviceRound, Recorder, str]]:

@@ -177,7 +177,7 @@ def test_refused_signatures_and_keys() -> None:
     for text in file["ed25519"]["refused_public_keys"]:
         weak = Ed25519PublicKey.from_public_bytes(bytes.fromhex(text))
         with pytest.raises(CertificateError):
-            check_identity(VerifiedLeaf(identity_id(weak), weak), identity_id(weak), Suite.ED25519)
+            check_identity(VerifiedLeaf(identity_id(weak), weak, 0), identity_id(weak), Suite.ED25519)
     for text in file["refused_agreement_keys"]:
         with pytest.raises(MienError):
             check_agreement_key(bytes.fromhex(text))

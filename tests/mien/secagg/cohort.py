@@ -77,7 +77,7 @@ def verify(leaf: bytes) -> VerifiedLeaf:
     except ValueError as error:
         raise CertificateError("not one of ours") from error
     assert isinstance(key, ec.EllipticCurvePublicKey) or hasattr(key, "public_bytes_raw")
-    return VerifiedLeaf(identity_id(key), key)
+    return VerifiedLeaf(identity_id(key), key, 0)
 
 
 def make_config(n: int, **changes: Any) -> RoundConfig:

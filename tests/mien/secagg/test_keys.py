@@ -128,7 +128,7 @@ def test_small_order_identities_are_refused() -> None:
     for encoded in SMALL_ORDER_ED25519:
         key = Ed25519PublicKey.from_public_bytes(encoded)
         with pytest.raises(CertificateError):
-            check_identity(VerifiedLeaf(identity_id(key), key), identity_id(key), Suite.ED25519)
+            check_identity(VerifiedLeaf(identity_id(key), key, 0), identity_id(key), Suite.ED25519)
         refused += 1
     assert refused == 14
 
@@ -136,13 +136,13 @@ def test_small_order_identities_are_refused() -> None:
 def test_an_identity_is_its_key() -> None:
     own, other = person(0), person(1)
     key = key_of(own.certificate)
-    check_identity(VerifiedLeaf(own.id, key), own.id, Suite.ECDSA_P256)
+    check_identity(VerifiedLeaf(own.id, key, 0), own.id, Suite.ECDSA_P256)
     p384 = ec.derive_private_key(5, ec.SECP384R1()).public_key()
     for leaf, claimed, suite in (
-        (VerifiedLeaf(own.id, key), other.id, Suite.ECDSA_P256),
-        (VerifiedLeaf(other.id, key), other.id, Suite.ECDSA_P256),
-        (VerifiedLeaf(own.id, key), own.id, Suite.ED25519),
-        (VerifiedLeaf(identity_id(p384), p384), identity_id(p384), Suite.ECDSA_P256),
+        (VerifiedLeaf(own.id, key, 0), other.id, Suite.ECDSA_P256),
+        (VerifiedLeaf(other.id, key, 0), other.id, Suite.ECDSA_P256),
+        (VerifiedLeaf(own.id, key, 0), own.id, Suite.ED25519),
+        (VerifiedLeaf(identity_id(p384), p384, 0), identity_id(p384), Suite.ECDSA_P256),
     ):
         with pytest.raises(CertificateError):
             check_identity(leaf, claimed, suite)
