@@ -629,7 +629,7 @@ class Device:
 
     @property
     def log_files(self) -> LogFiles:
-        """What this device keeps of the log of rounds."""
+        """Files of the log of rounds: the last checkpoint, and the evidence of lies."""
         return LogFiles(self.home.round_log, self.home.log_evidence, self._key_store)
 
     def _round_log(self) -> RoundLog | None:

@@ -79,6 +79,7 @@ def test_device_methods_are_these() -> None:
         "operating_point",
         "update",
         "lacks_threshold",
+        "log_files",
         "offered_variants",
         "participate",
         "connect",

@@ -55,7 +55,7 @@ def test_the_registrars_list_is_shown_whatever_keeps_the_coordinators_half_away(
     def refused(*_arguments: object) -> None:
         raise error("the operator's key is missing; restore it")
 
-    monkeypatch.setattr(devices, "_ask", lambda _folder: None)
+    monkeypatch.setattr(devices, "_ask", lambda *_folders: None)
     monkeypatch.setattr(devices, "list_joined", lambda _ask: [Device("aa11", "default", "", 0, 0, revoked=False)])
     monkeypatch.setattr(devices, "ask", refused)
     shown = CliRunner().invoke(devices.app, ["list", "--home", "."])

@@ -89,6 +89,7 @@ OPTIONS = {
     "bundle verify": {"--home", "--key", "--json"},
     "update": {"--home", "--runtime", "--json"},
     "status": {"--home", "--json"},
+    "log": {"--home", "--begin-anew", "--json"},
     "doctor": {"--home", "--json"},
     "config show": {"--home", "--json"},
     "bench": {"--home", "--save", "--tier", "--json"},

@@ -257,7 +257,7 @@ def test_under_masked_arithmetic_the_own_term_comes_out_to_a_step_of_the_ring() 
 def test_operators_and_owners_are_told_what_a_sum_of_moments_shows() -> None:
     task = task_of("fedface")
     layout = METHODS["fedface"].contribution_layout(task, TINY.part(), DIM)
-    assert "sum of the second moments" in " ".join(disclosures(task))
+    assert "sum of second moments" in " ".join(disclosures(task))
     assert "whether somebody" in " ".join(disclosure(task, layout, num_images=3, min_cohort=3))
     with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
         check_agreed(task, layout, Agreement(min_cohort=3))
