@@ -21,7 +21,7 @@ from typing import Final, Literal
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.dp.ledger import Participation, check_device, may_take_part
-from mien.errors import BudgetExceededError, ReplayError
+from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.methods import find_method
 from mien.protocol.ids import PopulationId, RoundNumber
 from mien.secagg import AttemptId, Mechanism, RoundConfig
@@ -81,6 +81,8 @@ class OwnSum:
         terms, note = RoundConfig.from_kept(data[:CONFIG_BYTES]), data[CONFIG_BYTES:]
         if not note:
             return cls(terms)
+        if len(note) != _NOTE.size:
+            raise CorruptDataError("the note of a private sum is damaged; restore the whole home folder from one copy")
         unix_s, is_released, pictures = _NOTE.unpack(note)
         return cls(terms, pictures, unix_s, bool(is_released))
 

@@ -34,9 +34,10 @@ from device_sdk.people.enrolled import LastRound
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.log.audit import Anchor
+from mien.log.checkpoints import LOG, Checkpoint, Note, NoteSigner
 from mien.models import bundles
 from mien.models.variants import VariantList
-from mien.protocol.canonical import model_to_json, task_to_json
+from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
 from mien.protocol.invite import Invite
 from mien.protocol.tensors import PublicShard, pack_tensors
 from mien.protocol.uploads import piece_prefix
@@ -464,9 +465,34 @@ def _of_private_sums() -> dict[str, Reader]:
         "mien.secagg.config:RoundConfig.from_bytes": Reader(
             of("mien.secagg.config:RoundConfig.from_bytes"), [secagg_config().to_bytes()]
         ),
+        "device_sdk.rounds.attempts:OwnSum.from_bytes": Reader(
+            of("device_sdk.rounds.attempts:OwnSum.from_bytes"),
+            [secagg_config().to_bytes(), secagg_config().to_bytes() + bytes(8) + b"\1" + bytes(32)],
+        ),
+        **_of_the_log(),
         "mien.secagg.canonical:unpack_members": Reader(of("mien.secagg.canonical:unpack_members", 12), [b"\xff\x0f"]),
         "mien.secagg.quantise:unpack": Reader(of("mien.secagg.quantise:unpack", 24), [bytes(range(30))]),
         event: Reader(of(event), [_event()]),
+    }
+
+
+def _of_the_log() -> dict[str, Reader]:
+    """A checkpoint of the log of rounds with its key, and the entries that a log holds."""
+    key = NoteSigner.of(LOG, RELEASE_KEY)
+    checkpoint = Checkpoint("mien/0123", 7, bytes(32))
+    note = str(Note(checkpoint.text, (key.sign(checkpoint.text),)))
+    entries = [
+        {"kind": "round", "task": "t1", "round": 3, "attempt": 1, "statement": "ab" * 32},
+        {"kind": "certificate", "sha256": "cd" * 32},
+    ]
+    name = "mien.log.checkpoints"
+    return {
+        f"{name}:NoteKey.parse": Reader(texts(f"{name}:NoteKey.parse"), [str(key.key).encode()]),
+        f"+{name}:Note.parse": Reader(texts(f"{name}:Note.parse"), [note.encode()]),
+        f"{name}:Checkpoint.parse": Reader(texts(f"{name}:Checkpoint.parse"), [checkpoint.text.encode()]),
+        "mien.log.entries:LogEntry.read": Reader(
+            of("mien.log.entries:LogEntry.read"), [to_canonical_json(each) for each in entries]
+        ),
     }
 
 
