@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from numpy.typing import NDArray
 
 from device_sdk.rounds.participate import local_seed
 from device_sdk.runtimes.schedule import batches
 from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
-from mien.layout import ParameterEntry, ParameterLayout, model_id
+from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
+from mien.methods.base import Crops, DeviceInput, Runtime
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.models.known_models import FACE_INPUTS
@@ -56,6 +58,10 @@ def known(label: str, size: int = 32) -> bytes:
 def draws() -> Json:
     return {
         "seeds": [_drawn(seed) for seed in (0, 1, 20260101, 2**32 - 1)],
+        "choices": [
+            _choice(n, size, seed)
+            for n, size, seed in ((5, 4, 0), (6, 1, 1), (9, 4, 2**32 - 1), (1000, 64, 7), (3, 3, 2))
+        ],
         "schedules": [
             _schedule(local, num_crops, seed)
             for local, num_crops, seed in (
@@ -80,6 +86,12 @@ def _drawn(seed: int) -> Json:
         "random_after": rng.random(2).tolist(),
         "permutation_of_1000": rng.permutation(np.arange(1000)).tolist(),
     }
+
+
+def _choice(n: int, size: int, seed: int) -> Json:
+    """Return which are drawn; in which order does not matter to who adds them up."""
+    drawn = np.random.default_rng(seed).choice(np.arange(n), size, replace=False)
+    return {"n": n, "size": size, "seed": seed, "chosen": sorted(drawn.tolist())}
 
 
 def _schedule(local: LocalSpec, num_crops: int, seed: int) -> Json:
@@ -224,6 +236,110 @@ def _task(task: TaskSpec, ref: RoundRef) -> Json:
 
 
 NOISY = (noisy(SKELLAM), noisy(replace(SKELLAM, noise_multiplier=40.0), l2_clip=30.0), noisy(ADAPTIVE))
+
+
+# statistics.json
+
+ADAPTED = ParameterLayout(
+    (
+        ParameterEntry("mix.weight", (5, 2)),
+        ParameterEntry("adapter.weight", (5, 5)),
+        ParameterEntry("adapter.bias", (5,)),
+    )
+)
+SUMMED = replace(
+    TASK,
+    method="statistics",
+    trainable=("adapter.*",),
+    options={"min_people": 3, "longest": 2.0},
+    privacy=PrivacySpec(min_cohort=4, max_weight=1, reveals=("class_moment",)),
+)
+
+
+def summed(privacy: Mapping[str, Any] | None = None, **options: Any) -> TaskSpec:
+    """Return the task with other promises and options."""
+    return replace(SUMMED, options={**SUMMED.options, **options}, privacy=replace(SUMMED.privacy, **(privacy or {})))
+
+
+PRIVATE = summed({"reveals": (), "l2_clip": 1.0, "dp": replace(SKELLAM, max_participations=1)})
+UNSUMMED: Mapping[str, TaskSpec] = {
+    "a sum that is not said to be shown": summed({"reveals": ()}),
+    "plain sums": summed({"secure_aggregation": "off"}),
+    "sums of groups": replace(
+        SUMMED, cohort=CohortSpec(size=12, min_reports=8), privacy=replace(SUMMED.privacy, groups=2)
+    ),
+    "several sums of one phone": summed({"reveals": (), "dp": SKELLAM}),
+    "statistics that would be clipped": summed({"l2_clip": 2.4}),
+    "coordinates that would be clipped": summed({"coordinate_clip": 0.9}),
+    "too few people for any use": summed(min_people=10**6),
+    "a form that is not there": summed(form="wcnn"),
+    "a shrinkage beyond 1": summed(shrinkage=1.5),
+    "no rank": summed(rank=0),
+    "two people at least": summed(min_people=2),
+    "nobody of a phone": summed(max_people=0),
+    "too many of a phone": summed(max_people=65),
+    "features of no length": summed(longest=0.0),
+    "an option that is not there": summed(centred=True),
+}
+
+
+class _Network:
+    """A network that makes the same features of any pictures."""
+
+    def __init__(self, features_ND: NDArray[np.float32]) -> None:
+        self._features_ND = features_ND
+
+    def features(self, _theta: Vector, _crops: Crops) -> NDArray[np.float32]:
+        return self._features_ND
+
+
+def statistics() -> Json:
+    spec = ModelSpec("tiny", ADAPTED.sha256, FaceInputSpec(dim=5), "made up", "none", ("adapter.*",))
+    lanes = METHODS["statistics"].contribution_layout(SUMMED, ADAPTED.part(("adapter.*",)), 5)
+    return {
+        "spec_json": model_to_json(spec, ADAPTED).decode(),
+        "contribution_sha256": lanes.sha256,
+        "contribution_size": lanes.size,
+        "phones": [
+            phone(what, task, labels, scale)
+            for what, task, labels, scale in (
+                ("one picture", SUMMED, (0,), 0.7),
+                ("one person", SUMMED, (0, 0, 0), 0.7),
+                ("three people, one of whom has one picture", summed(max_people=3), (0, 1, 1, 2, 2, 2, 0), 0.7),
+                ("features of which some are cut", SUMMED, (0, 0, 0, 1, 1, 1), 0.8),
+                ("pictures so far apart that the scatter is cut", summed(longest=1.4), (0, 0), 0.8),
+                ("more people than are counted", summed(max_people=2), (0, 0, 1, 1, 2, 2, 3, 4, 4), 0.7),
+                ("differential privacy", PRIVATE, (0, 0, 1), 0.7),
+            )
+        ],
+        "too_long": phone("", summed(longest=0.5), (), 0.7) | {"labels": [0, 0, 1]},
+        "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in UNSUMMED.items()],
+    }
+
+
+def phone(what: str, task: TaskSpec, labels: Sequence[int], scale: float, seed: int = 5) -> Json:
+    """Return the contribution of a phone whose network makes these features; none where nobody is numbered."""
+    features_ND = (scale * np.random.default_rng(len(what)).standard_normal((len(labels) or 3, 5))).astype(np.float32)
+    said = {
+        "what": what,
+        "json": task_to_json(task).decode(),
+        "features": features_ND.tobytes().hex(),
+        "labels": list(labels),
+        "seed": seed,
+    }
+    if not labels:
+        return said
+    inp = DeviceInput(
+        task=task,
+        part=ADAPTED.part(("adapter.*",)),
+        dim=5,
+        theta=np.zeros(ADAPTED.size, np.float32),
+        crops=np.zeros((len(labels), 1, 1, 3), np.uint8),
+        labels=np.array(labels),
+        seed=seed,
+    )
+    sent = METHODS["statistics"].device_round(inp, cast(Runtime, _Network(features_ND)))
+    return said | {"contribution": sent.contribution.to_bytes().hex()}
 
 
 # noise.json
@@ -401,6 +517,7 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "draws.json": draws,
     "layouts.json": layouts,
     "tasks.json": tasks,
+    "statistics.json": statistics,
     "noise.json": noise,
     "sealed.json": sealed,
     "invites.json": invites,

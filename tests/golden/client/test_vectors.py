@@ -18,7 +18,7 @@ from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
-from tests.golden.client._vectors import REFUSED, SKELLAM, TASK
+from tests.golden.client._vectors import ADAPTED, REFUSED, SKELLAM, TASK, UNSUMMED
 from tests.golden.client.write import FOLDER, text_of
 
 
@@ -49,7 +49,8 @@ def test_layouts_mean_what_was_written() -> None:
     for pattern in file["refused_patterns"]:
         with pytest.raises(ConfigError):
             layout.part([pattern])
-    assert file["inputs"] == json.loads(text_of("layouts.json"))["inputs"]
+    now = json.loads(text_of("layouts.json"))
+    assert (file["inputs"], file["statements"]) == (now["inputs"], now["statements"])
 
 
 def test_noise_is_drawn_as_written() -> None:
@@ -68,6 +69,21 @@ def test_tasks_mean_what_was_written() -> None:
         assert hashlib.sha256(case["json"].encode()).hexdigest() == case["sha256"]
         assert local_seed(case["device"], task, ref) == case["local_seed"]
         assert (smallest_sum(task), largest_group(task)) == (case["smallest_sum"], case["largest_sum"])
+
+
+def test_statistics_add_up_as_written() -> None:
+    """Processors add in another order, so the last bit of a float32 may differ."""
+    file, now = load("statistics.json"), json.loads(text_of("statistics.json"))
+    lanes = METHODS["statistics"].contribution_layout
+    for case, again in zip(file["phones"], now["phones"], strict=True):
+        task = task_from_json(case["json"].encode())
+        assert lanes(task, ADAPTED.part(("adapter.*",)), 5).sha256 == file["contribution_sha256"]
+        sent = [np.frombuffer(bytes.fromhex(each["contribution"]), "<f4") for each in (again, case)]
+        np.testing.assert_allclose(*sent, rtol=0, atol=1e-7, err_msg=case["what"])
+    assert [case["why"] for case in file["refused"]] == list(UNSUMMED)
+    for case in file["refused"]:
+        with pytest.raises(ConfigError):
+            lanes(task_from_json(case["json"].encode()), ADAPTED.part(("adapter.*",)), 5)
 
 
 def test_pictures_look_as_written() -> None:

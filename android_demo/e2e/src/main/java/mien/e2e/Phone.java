@@ -12,6 +12,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Random;
+import java.util.Set;
 import java.util.stream.Stream;
 import mien.client.Clock;
 import mien.client.Device;
@@ -32,7 +33,7 @@ import mien.client.wire.Json;
  * A phone in a process: joins, enrols crops from a file, takes part in rounds; tells each thing as a line of JSON.
  *
  * <pre>
- * Phone --home DIR --invite URL --crops FILE --graphs DIR [--min-cohort N] [--rounds N] [--sent FILE] [--halt-at WORD]
+ * Phone --home DIR --invite URL --crops FILE --graphs DIR [--min-cohort N] [--reveals NAME] [--rounds N] [--sent FILE] [--halt-at WORD]
  * </pre>
  *
  * {@code --sent} writes each round's contribution before any mask, for a test to add up. {@code --halt-at} ends the
@@ -109,7 +110,11 @@ public final class Phone implements Listener {
 
     private void takePart(Device device) {
         int minCohort = Integer.parseInt(options.getOrDefault("min-cohort", "16"));
-        Agreement agreement = new Agreement(minCohort, EnumSet.of(Profile.MALICIOUS_SERVER));
+        Set<String> reveals =
+                options.containsKey("reveals")
+                        ? Collections.singleton(options.get("reveals"))
+                        : Collections.<String>emptySet();
+        Agreement agreement = new Agreement(minCohort, EnumSet.of(Profile.MALICIOUS_SERVER), reveals);
         for (int left = Integer.parseInt(options.getOrDefault("rounds", "1")); left > 0; ) {
             Outcome outcome = device.participate(agreement, Collections::emptyList, this);
             if (outcome.kind == Outcome.Kind.WAIT || outcome.kind == Outcome.Kind.NOT_NOW) {

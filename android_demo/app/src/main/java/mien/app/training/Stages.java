@@ -14,6 +14,9 @@ final class Stages {
                 return R.string.stage_fetching;
             case "training":
                 return R.string.stage_training;
+            case "summing":
+                return R.string.stage_summing;
+            case "summed":
             case "trained":
             case "reported":
                 return R.string.stage_trained;

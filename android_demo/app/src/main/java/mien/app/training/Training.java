@@ -23,7 +23,7 @@ public final class Training implements Listener {
 
     private static final long LONGEST_END_MS = 60_000;
     /** In these the thread asks itself whether it may go on, and writes what must not be lost. */
-    private static final Set<String> COMPUTING = new HashSet<>(Arrays.asList("training", "trained"));
+    private static final Set<String> COMPUTING = new HashSet<>(Arrays.asList("training", "trained", "summing", "summed"));
 
     private final Handler main = new Handler(Looper.getMainLooper());
     private final Phone phone;

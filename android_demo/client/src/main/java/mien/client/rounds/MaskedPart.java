@@ -170,7 +170,7 @@ final class MaskedPart {
             throw new MienException(
                     ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
         }
-        task.dp.checkPromise(log.pastRounds(terms.attemptId.task()), ref.round);
+        task.checkPromise(log.pastRounds(terms.attemptId.task()), ref.round);
         Expected expected =
                 new Expected(
                         Expected.taskId(ref.taskId),

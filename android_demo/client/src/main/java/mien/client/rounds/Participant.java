@@ -164,13 +164,13 @@ public final class Participant {
             Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
             checkFaceInput(model);
             ParameterPart part = part(task, model);
-            ContributionLayout layout = new ContributionLayout(part);
+            ContributionLayout layout = Methods.layout(task, model, part);
             if (!layout.sha256.equals(assignment.getContributionSha256())) {
                 throw new MienException(
                         ErrorCode.LAYOUT_MISMATCH, "the task expects another contribution than this program sends; upgrade");
             }
             AttemptId attempt = MaskedPart.attemptId(ref);
-            task.dp.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
+            task.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
             // 5. Say what leaves the phone, before anything does.
             listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
             // 6. Train. 7. Keep what was made, before anyone is told.
@@ -253,7 +253,7 @@ public final class Participant {
             ParameterPart part,
             ContributionLayout layout,
             List<Gallery.Person> people) {
-        listener.progress("training");
+        listener.progress(task.trains() ? "training" : "summing");
         requireAgreed(marks(people, ids(people)));
         List<String> perIdentity = Methods.perIdentity(task.method);
         TrainingState kept = gallery.state(ids(people), ref.taskId);
@@ -261,13 +261,13 @@ public final class Participant {
         RoundFaces faces = faces(people, order, model, kept.forRound(order, perIdentity));
         long seed = task.localSeed(client.identity.deviceId, ref);
         Methods.Job job =
-                new Methods.Job(runtimes.apply(model), model, part, task, seed, () -> !conditions.unmet().isEmpty());
+                new Methods.Job(
+                        runtimes.apply(model), model, part, layout, task, seed, () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
-        int weight = Math.min(faces.crops.length, task.maxWeight);
-        byte[] contribution = layout.pack(weight, output.trained, part.gather(model.theta));
-        listener.progress("trained");
+        listener.progress(task.trains() ? "trained" : "summed");
         byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard);
-        return new Pending(ref, taskJson, model.modelId, marks(people, order), contribution, output.state, statement);
+        return new Pending(
+                ref, taskJson, model.modelId, marks(people, order), output.contribution, output.state, statement);
     }
 
     /** Returns under which agreement of each their pictures were taken, in that order. */
@@ -366,7 +366,7 @@ public final class Participant {
     private Outcome follow(Pending pending, boolean countedBefore) {
         TaskSpec task = new TaskSpec(pending.taskJson);
         Model model = models.load(pending.modelId);
-        ContributionLayout layout = new ContributionLayout(part(task, model));
+        ContributionLayout layout = Methods.layout(task, model, part(task, model));
         MaskedPart part =
                 new MaskedPart(
                         client.identity, agreement, attempts, clock, random, task, pending.ref, model.modelId,

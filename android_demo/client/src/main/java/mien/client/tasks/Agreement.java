@@ -1,5 +1,6 @@
 package mien.client.tasks;
 
+import java.util.Collections;
 import java.util.EnumSet;
 import java.util.Set;
 import mien.client.ErrorCode;
@@ -10,17 +11,24 @@ import mien.client.secagg.Profile;
 public final class Agreement {
     public final int minCohort;
     public final Set<Profile> profiles;
+    /** What a task may show the coordinator besides, by the names of its {@code reveals}. */
+    public final Set<String> reveals;
 
     public Agreement() {
         this(16, EnumSet.of(Profile.MALICIOUS_SERVER));
     }
 
     public Agreement(int minCohort, Set<Profile> profiles) {
-        this.minCohort = minCohort;
-        this.profiles = profiles;
+        this(minCohort, profiles, Collections.<String>emptySet());
     }
 
-    /** Throws CONFIG for a task that this device has not agreed to; plain sums and revealed lanes never are. */
+    public Agreement(int minCohort, Set<Profile> profiles, Set<String> reveals) {
+        this.minCohort = minCohort;
+        this.profiles = profiles;
+        this.reveals = reveals;
+    }
+
+    /** Throws CONFIG for a task that this device has not agreed to; plain sums never are. */
     public void check(TaskSpec task) {
         if (!TaskSpec.METHODS.contains(task.method)) {
             throw refused(task, "uses method " + task.method + ", which this program has not");
@@ -31,8 +39,10 @@ public final class Agreement {
         if (!profiles.contains(task.profile)) {
             throw refused(task, "hides this phone's update only from a coordinator that keeps to the rules");
         }
-        if (!task.reveals.isEmpty()) {
-            throw refused(task, "would show the coordinator this phone's " + task.reveals);
+        if (!reveals.containsAll(task.reveals)) {
+            throw refused(
+                    task,
+                    "would show the coordinator this phone's " + task.reveals + ", and its owner agreed to " + reveals);
         }
         if (task.minCohort < minCohort) {
             throw refused(

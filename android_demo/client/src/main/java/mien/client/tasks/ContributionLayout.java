@@ -4,6 +4,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.model.ParameterPart;
@@ -13,36 +14,55 @@ import mien.client.wire.Bytes;
 import mien.client.wire.Json;
 
 /**
- * What a phone sends of a round of averaging: count 1, weight w, w loss before, w loss after, w (theta_i - theta).
+ * What a phone sends of a round: count 1, weight w, the method's own lanes. Those of averaging are w loss before, w loss
+ * after, w (theta_i - theta).
  *
- * <p>Numbers of one element become the metrics of a private sum, the change of the parameters its update. Nothing is
+ * <p>Numbers of one element become the metrics of a private sum, the others its update. Nothing is
  * ever shown in clear.
  */
 public final class ContributionLayout {
-    private static final int HEAD = 4;
-
     public final int size;
     public final String sha256;
 
+    private final int numMetrics;
+
+    /** The lanes of averaging. */
     public ContributionLayout(ParameterPart part) {
-        size = HEAD + part.size;
+        this(Arrays.asList("loss_before", "loss_after"), Collections.singletonMap("delta", part.size));
+    }
+
+    /** {@code updates} are the sizes of the lanes of more than one element, in order. */
+    ContributionLayout(List<String> metrics, Map<String, Integer> updates) {
         List<Object> lanes = new ArrayList<>();
-        for (String name : new String[] {"count", "weight", "loss_before", "loss_after"}) {
+        for (String name : new String[] {"count", "weight"}) {
             lanes.add(Arrays.<Object>asList(name, 1));
         }
-        lanes.add(Arrays.<Object>asList("delta", part.size));
+        for (String name : metrics) {
+            lanes.add(Arrays.<Object>asList(name, 1));
+        }
+        int elements = lanes.size();
+        for (Map.Entry<String, Integer> each : updates.entrySet()) {
+            lanes.add(Arrays.<Object>asList(each.getKey(), each.getValue()));
+            elements += each.getValue();
+        }
+        numMetrics = metrics.size();
+        size = elements;
         List<Object> both = Arrays.<Object>asList(lanes, Collections.emptyList());
         sha256 = Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(both))));
     }
 
+    private int head() {
+        return 2 + numMetrics;
+    }
+
     /** Returns how many elements the update of a private sum has. */
     public int updateSize() {
-        return size - HEAD;
+        return size - head();
     }
 
     /** Returns how many metrics a private sum carries beside the update. */
     public int numMetrics() {
-        return 2;
+        return numMetrics;
     }
 
     /** Returns the contribution of what training made of {@code before}. */
@@ -62,9 +82,22 @@ public final class ContributionLayout {
         vector[2] = (float) (weight * (double) (float) lossBefore);
         vector[3] = (float) (weight * (double) (float) lossAfter);
         for (int i = 0; i < delta.length; i++) {
-            vector[HEAD + i] = weight * delta[i];
+            vector[head() + i] = weight * delta[i];
         }
-        if (delta.length != updateSize() || !Bytes.isFinite(vector)) {
+        return bytes(vector);
+    }
+
+    /** Returns a contribution's bytes where the method has no metrics and its weight is 1; throws as the other. */
+    byte[] pack(float[] update) {
+        float[] vector = new float[size];
+        vector[0] = 1;
+        vector[1] = 1;
+        System.arraycopy(update, 0, vector, head(), updateSize());
+        return bytes(vector);
+    }
+
+    private static byte[] bytes(float[] vector) {
+        if (!Bytes.isFinite(vector)) {
             throw new MienException(
                     ErrorCode.NON_FINITE, "the update holds NaN or infinity; the device leaves the round");
         }
@@ -80,9 +113,13 @@ public final class ContributionLayout {
         }
         float[] update = new float[updateSize()];
         for (int i = 0; i < update.length; i++) {
-            update[i] = vector[HEAD + i] / vector[1];
+            update[i] = vector[head() + i] / vector[1];
         }
         double weight = vector[1];
-        return new Addends((int) weight, update, new double[] {vector[2] / weight, vector[3] / weight});
+        double[] metrics = new double[numMetrics];
+        for (int i = 0; i < metrics.length; i++) {
+            metrics[i] = vector[2 + i] / weight;
+        }
+        return new Addends((int) weight, update, metrics);
     }
 }

@@ -1,5 +1,9 @@
 package mien.client.tasks;
 
+import java.util.Collections;
+import java.util.Set;
+import java.util.TreeSet;
+
 /** What leaves the phone in a round, in numbers, for an app to say in its user's language before it leaves. */
 public final class Disclosure {
     public final String task;
@@ -7,6 +11,10 @@ public final class Disclosure {
     public final int numNumbers;
 
     public final long numBytes;
+    /** Whether pictures change the model; if not, it is moments of what the model makes of them that leave. */
+    public final boolean trains;
+
+    /** Of the model, that training changed; 0 where nothing is trained. */
     public final int numParameters;
     public final int numImages;
     /** Whose images they are. */
@@ -14,6 +22,11 @@ public final class Disclosure {
     public final int weight;
     /** The fewest devices whose sum is seen. */
     public final int fewest;
+    /**
+     * What the coordinator is shown besides. "class_moment": each person's template, multiplied with itself, is in a sum
+     * that the coordinator opens; it tells nobody's template, but whether somebody whose face is known took part.
+     */
+    public final Set<String> reveals;
     /** Who adds noise for differential privacy: "none", "central_gaussian" (the coordinator), "skellam" (each phone). */
     public final String noise;
     /** What that promises over all tasks together; 0 without noise. */
@@ -26,10 +39,12 @@ public final class Disclosure {
         this.numImages = numImages;
         this.numPeople = numPeople;
         numNumbers = layout.size;
-        numParameters = layout.updateSize();
+        trains = task.trains();
+        numParameters = trains ? layout.updateSize() : 0;
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
-        weight = Math.min(numImages, task.maxWeight);
+        weight = trains ? Math.min(numImages, task.maxWeight) : 1;
         fewest = task.smallestSum;
+        reveals = Collections.unmodifiableSet(new TreeSet<>(task.reveals));
         noise = task.dp.name;
         epsilon = task.dp.epsilon;
         delta = task.dp.delta;

@@ -107,7 +107,7 @@ final class FedFace {
         Map<String, Tensor> after = new LinkedHashMap<>();
         after.put(PUBLIC, Rows.tensor(everyone));
         after.put(OWN, Tensor.vector(vectors[0]));
-        return new Methods.Output(trained, after);
+        return job.output(trained, faces, after);
     }
 
     /** Returns the class embeddings of all public people: what was kept, else their mean features. */

@@ -8,6 +8,7 @@ import java.util.function.BooleanSupplier;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.model.Model;
+import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
 import mien.client.model.PublicShard;
 import mien.client.train.GraphRuntime;
@@ -15,17 +16,17 @@ import mien.client.train.Objective;
 import mien.client.train.Tensor;
 import mien.client.train.Trained;
 
-/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms). */
+/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms), statistics. */
 public final class Methods {
-    private static final List<String> FOR_SEVERAL = Arrays.asList("fedavg", "fedprox");
+    private static final List<String> FOR_SEVERAL = Arrays.asList("fedavg", "fedprox", Statistics.NAME);
 
-    /** What a round of training made: the update, and what stays here. */
+    /** What a round made: the contribution before any mask, and what stays here. */
     public static final class Output {
-        public final Trained trained;
+        public final byte[] contribution;
         public final Map<String, Tensor> state;
 
-        Output(Trained trained, Map<String, Tensor> state) {
-            this.trained = trained;
+        Output(byte[] contribution, Map<String, Tensor> state) {
+            this.contribution = contribution;
             this.state = state;
         }
     }
@@ -37,13 +38,21 @@ public final class Methods {
         private final GraphRuntime runtime;
         private final Model model;
         private final ParameterPart part;
+        final ContributionLayout layout;
         private final BooleanSupplier shouldStop;
 
         public Job(
-                GraphRuntime runtime, Model model, ParameterPart part, TaskSpec task, long seed, BooleanSupplier shouldStop) {
+                GraphRuntime runtime,
+                Model model,
+                ParameterPart part,
+                ContributionLayout layout,
+                TaskSpec task,
+                long seed,
+                BooleanSupplier shouldStop) {
             this.runtime = runtime;
             this.model = model;
             this.part = part;
+            this.layout = layout;
             this.task = task;
             this.seed = seed;
             this.shouldStop = shouldStop;
@@ -57,8 +66,27 @@ public final class Methods {
             return runtime.embed(model.theta, crops);
         }
 
+        /** Returns what the network makes of crops with other parameters, not normalised. */
+        float[][] features(float[] theta, byte[][] crops) {
+            return runtime.features(theta, crops);
+        }
+
+        ParameterLayout parameters() {
+            return model.spec.layout;
+        }
+
+        float[] theta() {
+            return model.theta;
+        }
+
         Trained train(byte[][] crops, Objective objective) {
             return runtime.train(model.theta, part, crops, objective, task.local, seed, shouldStop);
+        }
+
+        /** Returns what a round of averaging sends of training, weighted by the images. */
+        Output output(Trained trained, RoundFaces faces, Map<String, Tensor> state) {
+            int weight = Math.min(faces.crops.length, task.maxWeight);
+            return new Output(layout.pack(weight, trained, part.gather(model.theta)), state);
         }
     }
 
@@ -66,12 +94,24 @@ public final class Methods {
 
     /** Throws CONFIG for options that this program does not know or cannot do, before anything is fetched. */
     public static void check(TaskSpec task) {
-        if (task.method.equals("fedface")) {
-            FedFace.check(task);
-        } else {
-            OwnClasses.check(task);
+        switch (task.method) {
+            case Statistics.NAME:
+                Statistics.check(task);
+                break;
+            case "fedface":
+                require(task.reveals.isEmpty(), task, "privacy.reveals");
+                FedFace.check(task);
+                break;
+            default:
+                require(task.reveals.isEmpty(), task, "privacy.reveals");
+                OwnClasses.check(task);
         }
         task.options.end();
+    }
+
+    /** Returns what a device sends in a task; throws CONFIG where the method cannot use the part that is trained. */
+    public static ContributionLayout layout(TaskSpec task, Model model, ParameterPart part) {
+        return task.trains() ? new ContributionLayout(part) : Statistics.layout(task, part, model.spec.input.dim);
     }
 
     static void require(boolean holds, TaskSpec task, String option) {
@@ -111,6 +151,8 @@ public final class Methods {
     /** Returns one device's round on its people's crops. */
     public static Output run(Job job, RoundFaces faces, PublicShard shard) {
         switch (job.task.method) {
+            case Statistics.NAME:
+                return Statistics.run(job, faces);
             case "fedface":
                 return FedFace.run(job, faces, shard);
             case "fedprox":

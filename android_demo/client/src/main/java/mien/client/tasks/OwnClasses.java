@@ -120,7 +120,7 @@ final class OwnClasses {
         Map<String, Tensor> state = new LinkedHashMap<>();
         state.put(OWN, Rows.tensor(Arrays.copyOf(vectors, own.length)));
         state.put(PUBLIC, Rows.tensor(Arrays.copyOfRange(vectors, own.length, vectors.length)));
-        return new Methods.Output(trained, state);
+        return job.output(trained, faces, state);
     }
 
     /** FedAvg whose steps are held near the round's model. */
@@ -156,7 +156,7 @@ final class OwnClasses {
         Trained trained = job.train(faces.crops, objective);
         Map<String, Tensor> state = new LinkedHashMap<>();
         state.put(keptAs, Rows.tensor(Rows.rows(trained.privateTensors.get(trainedAs), job.dim())));
-        return new Methods.Output(trained, state);
+        return job.output(trained, faces, state);
     }
 
     /** Returns a class embedding for each person: what was kept, for new ones the mean feature. */

@@ -26,7 +26,7 @@ import mien.client.wire.Texts;
  */
 public final class TaskSpec {
     /** The methods whose device half this program has. */
-    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface"));
+    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface", Statistics.NAME));
 
     private static final double MOST_OVER_SELECTION = 4;
 
@@ -48,8 +48,9 @@ public final class TaskSpec {
     /** The fewest devices whose sum may be opened, and the most that one sum can hold. */
     public final int smallestSum;
     public final int largestSum;
-    private final double l2Clip;
-    private final double coordinateClip;
+    final int groups;
+    final double l2Clip;
+    final double coordinateClip;
     private final int ringBits;
 
     public TaskSpec(byte[] json) {
@@ -83,7 +84,7 @@ public final class TaskSpec {
         l2Clip = privacy.real("l2_clip");
         coordinateClip = privacy.real("coordinate_clip");
         ringBits = privacy.count("ring_bits", 1);
-        int groups = privacy.count("groups", 1);
+        groups = privacy.count("groups", 1);
         boolean canBe = overSelection >= 1 && overSelection <= MOST_OVER_SELECTION && groups <= size && minReports <= size;
         if (!canBe) {
             throw refused("asks for another number of phones than there can be");
@@ -103,6 +104,25 @@ public final class TaskSpec {
     private MienException refused(String what) {
         return new MienException(
                 ErrorCode.CONFIG, "task '" + name + "' " + what + ", which this program cannot; it stays out of it");
+    }
+
+    /** Returns whether phones change the model; if not, they only embed with it. */
+    public boolean trains() {
+        return !method.equals(Statistics.NAME);
+    }
+
+    /**
+     * Throws BUDGET_EXCEEDED for a round that would put this device into more sums than the task promises it. Statistics
+     * of all rounds add up, so that is one sum, whether it was opened or not: others may have opened it.
+     */
+    public void checkPromise(List<Long> pastRounds, long round) {
+        if (method.equals(Statistics.NAME) && !pastRounds.isEmpty()) {
+            throw new MienException(
+                    ErrorCode.BUDGET_EXCEEDED,
+                    "this phone is counted already, in round " + pastRounds.get(0)
+                            + " of this task, whose sums add up; it stays out of this one");
+        }
+        dp.checkPromise(pastRounds, round);
     }
 
     /** Returns how this device itself would round the numbers of a sum of the task. */

@@ -1,5 +1,8 @@
 package mien.client.train;
 
+import java.util.Set;
+import java.util.TreeSet;
+
 /**
  * numpy's {@code default_rng(seed)}: PCG64 (XSL-RR 128/64) seeded by a SeedSequence, so that a phone in any language sees
  * the same batches in the same order, mirrored alike.
@@ -118,6 +121,35 @@ public final class Generator {
             drawn = next32() & mask;
         } while (drawn > most);
         return (int) drawn;
+    }
+
+    /** Returns a number from 0 to {@code most}, both included, as Lemire draws it: by a product, for some words anew. */
+    private int below(int most) {
+        if (most == 0) {
+            return 0;
+        }
+        long count = most + 1L;
+        long unfair = (1L << 32) % count;
+        long product;
+        do {
+            product = next32() * count;
+        } while ((product & 0xffffffffL) < unfair);
+        return (int) (product >>> 32);
+    }
+
+    /** Returns {@code size} of the numbers 0 ... n - 1, all different, in ascending order; n is 10,000 at most. */
+    public int[] choice(int n, int size) {
+        Set<Integer> chosen = new TreeSet<>();
+        for (int last = n - size; last < n; last++) {
+            int drawn = below(last);
+            chosen.add(chosen.contains(drawn) ? last : drawn);
+        }
+        int[] sorted = new int[size];
+        int at = 0;
+        for (int each : chosen) {
+            sorted[at++] = each;
+        }
+        return sorted;
     }
 
     /** Returns a number in [0, 1). */

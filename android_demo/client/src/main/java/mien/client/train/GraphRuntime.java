@@ -33,6 +33,15 @@ public final class GraphRuntime {
 
     /** Returns embeddings of aligned crops, each at length 1; throws NON_FINITE for one that is not finite. */
     public float[][] embed(float[] theta, byte[][] crops) {
+        float[][] rows = features(theta, crops);
+        for (float[] row : rows) {
+            normalise(row);
+        }
+        return rows;
+    }
+
+    /** Returns embeddings as {@link #embed}, but as the network gives them, not normalised. */
+    public float[][] features(float[] theta, byte[][] crops) {
         Cut cut = new Cut(spec.layout.part(spec.trainable));
         if (!engine.holds("trunk", cut.stage)) {
             cut = new Cut(spec.layout.part(Arrays.asList("*")));
@@ -45,12 +54,12 @@ public final class GraphRuntime {
         }
         float[][] rows = new float[crops.length][];
         for (int i = 0; i < rows.length; i++) {
-            rows[i] = normalised(Arrays.copyOfRange(all, i * spec.input.dim, (i + 1) * spec.input.dim));
+            rows[i] = Arrays.copyOfRange(all, i * spec.input.dim, (i + 1) * spec.input.dim);
         }
         return rows;
     }
 
-    private static float[] normalised(float[] row) {
+    private static void normalise(float[] row) {
         float squares = 0;
         for (float value : row) {
             squares += value * value;
@@ -59,7 +68,6 @@ public final class GraphRuntime {
         for (int i = 0; i < row.length; i++) {
             row[i] /= length;
         }
-        return row;
     }
 
     /**

@@ -25,6 +25,16 @@ public class DrawsTest {
         }
     }
 
+    @Test
+    public void whoIsChosenIsNumpys() throws Exception {
+        Vectors choices = Vectors.load("golden/client/draws.json").at("choices");
+        for (int i = 0; i < choices.size(); i++) {
+            Vectors drawn = choices.at(i);
+            int[] chosen = new Generator(drawn.at("seed").number()).choice(drawn.at("n").word(), drawn.at("size").word());
+            assertArrayEquals(drawn.at("chosen").words(), chosen);
+        }
+    }
+
     private static double[] numbers(Generator random, int size) {
         double[] numbers = new double[size];
         for (int i = 0; i < size; i++) {

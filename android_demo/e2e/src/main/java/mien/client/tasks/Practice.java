@@ -20,11 +20,11 @@ public final class Practice {
         Methods.check(task);
         ParameterPart part =
                 model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
-        Methods.Job job = new Methods.Job(runtime, model, part, task, seed, () -> false);
+        ContributionLayout layout = Methods.layout(task, model, part);
+        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, seed, () -> false);
         Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
         state.clear();
         state.putAll(output.state);
-        int weight = Math.min(crops.length, task.maxWeight);
-        return new ContributionLayout(part).pack(weight, output.trained, part.gather(model.theta));
+        return output.contribution;
     }
 }

@@ -1,0 +1,252 @@
+package mien.client.tasks;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Locale;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.ParameterLayout;
+import mien.client.model.ParameterPart;
+import mien.client.train.Generator;
+import mien.client.train.Tensor;
+import mien.client.wire.Fields;
+
+/**
+ * Summed statistics' device half: the model embeds the pictures, and moments of what comes out are added up; nothing is
+ * trained, and nothing kept.
+ *
+ * <p>The source of the moments and their bounds is {@code mien/methods/statistics.py}.
+ */
+final class Statistics {
+    static final String NAME = "statistics";
+
+    private static final String REVEALS = "class_moment";
+    private static final String WEIGHT = "adapter.weight";
+    private static final String BIAS = "adapter.bias";
+    private static final int COUNTS = 3;
+    /** Unit of the scatter within people, and the length to which it is cut. */
+    private static final double WITHIN_CLIP = 0.25;
+    /** The most that three counts and three blocks, none longer than 1, can be in length. */
+    private static final double NORM_BOUND = Math.sqrt(6);
+
+    private Statistics() {}
+
+    static void check(TaskSpec task) {
+        Fields options = task.options;
+        String form = options.text("form", "wccn");
+        boolean isKnown = Arrays.asList("centre", "wccn", "lda", "plda", "auto").contains(form);
+        Methods.require(isKnown, task, "options.form = " + form);
+        range(task, "options.shrinkage", options.real("shrinkage", 0.5), 0, 1);
+        range(task, "options.rank", options.number("rank", 32), 1, Integer.MAX_VALUE);
+        long minPeople = options.number("min_people", 100);
+        range(task, "options.min_people", minPeople, 3, 1e9);
+        range(task, "options.max_people", options.number("max_people", 4), 1, 64);
+        range(task, "options.longest", longest(task), Double.MIN_VALUE, 1e6);
+        checkPrivacy(task);
+        if ((double) task.rounds * task.largestSum * maxPeople(task) < minPeople) {
+            throw refused(task, "would open sums of too few people to be of use");
+        }
+    }
+
+    /** Throws CONFIG for a task whose sum would tell too much of this phone, or would cut what it adds. */
+    private static void checkPrivacy(TaskSpec task) {
+        if (task.profile == null) {
+            throw refused(task, "takes plain sums: the coordinator would see the templates of this phone's people");
+        }
+        if (task.groups > 1) {
+            throw refused(task, "deals phones into groups, whose smaller sums tell more of each");
+        }
+        boolean isSaid = task.reveals.equals(Collections.singleton(REVEALS));
+        if (!isSaid && !(task.reveals.isEmpty() && task.dp.isOn())) {
+            throw refused(
+                    task,
+                    "shows the coordinator the sum of people's second moments and does not say exactly that"
+                            + " (privacy.reveals = [\"class_moment\"]), or promise differential privacy");
+        }
+        if (task.dp.isOn() && task.dp.maxParticipations != 1) {
+            throw refused(task, "lets this phone into several sums, and its statistics are in one");
+        }
+        if (!task.dp.isOn() && !(task.coordinateClip >= 1 && task.l2Clip >= NORM_BOUND)) {
+            throw refused(task, "clips updates below what statistics are long");
+        }
+    }
+
+    private static void range(TaskSpec task, String option, double value, double least, double most) {
+        if (!(value >= least && value <= most)) {
+            throw refused(task, "has " + option + " = " + value + ", which cannot be");
+        }
+    }
+
+    private static MienException refused(TaskSpec task, String why) {
+        return new MienException(
+                ErrorCode.CONFIG, "task '" + task.name + "' " + why + "; this device stays out of it, tell the operator");
+    }
+
+    private static int maxPeople(TaskSpec task) {
+        return (int) task.options.number("max_people", 4);
+    }
+
+    private static double longest(TaskSpec task) {
+        return task.options.real("longest", 20);
+    }
+
+    /**
+     * Returns the lanes; throws CONFIG for a task that trains another part than the adapter, for features would not stay,
+     * and for a map of more directions than they have.
+     */
+    static ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
+        boolean isAdapter =
+                part.names.equals(Arrays.asList(WEIGHT, BIAS)) && part.layout.entries.get(BIAS).size == dim;
+        if (!isAdapter || part.size != dim * (dim + 1)) {
+            throw refused(task, "sums statistics of a model whose features do not stay, for it trains more than an adapter");
+        }
+        long rank = task.options.number("rank", 32);
+        if (task.options.text("form", "wccn").equals("lda") && rank >= dim) {
+            throw refused(task, "keeps " + rank + " directions of features that have " + dim);
+        }
+        Map<String, Integer> lanes = new LinkedHashMap<>();
+        lanes.put("people", COUNTS);
+        lanes.put("mean", dim);
+        lanes.put("second", packedSize(dim));
+        lanes.put("within", packedSize(dim));
+        return new ContributionLayout(Collections.<String>emptyList(), lanes);
+    }
+
+    private static int packedSize(int dim) {
+        return dim * (dim + 1) / 2;
+    }
+
+    static Methods.Output run(Methods.Job job, RoundFaces faces) {
+        float[][] features = job.features(frozen(job.parameters(), job.theta()), faces.crops);
+        byte[] contribution = contribution(job.layout, job.task, features, faces.labels, job.seed);
+        return new Methods.Output(contribution, Collections.<String, Tensor>emptyMap());
+    }
+
+    /** Returns the model whose adapter does nothing: sums of its features are the same whatever was adapted before. */
+    private static float[] frozen(ParameterLayout layout, float[] theta) {
+        ParameterLayout.Entry weight = layout.entries.get(WEIGHT);
+        ParameterLayout.Entry bias = layout.entries.get(BIAS);
+        float[] neutral = theta.clone();
+        Arrays.fill(neutral, weight.offset, weight.offset + weight.size, 0);
+        Arrays.fill(neutral, bias.offset, bias.offset + bias.size, 0);
+        for (int d = 0; d < bias.size; d++) {
+            neutral[weight.offset + d * (bias.size + 1)] = 1;
+        }
+        return neutral;
+    }
+
+    /**
+     * Returns a phone's addends of features (N, D), whose people {@code labels} number; of more people than the task
+     * counts, some are drawn. Throws CONFIG where features are longer than the task says.
+     */
+    static byte[] contribution(
+            ContributionLayout layout, TaskSpec task, float[][] features, int[] labels, long seed) {
+        if (features.length == 0) {
+            throw new MienException(ErrorCode.CONFIG, "there are no images to sum statistics of; enrol first");
+        }
+        double[][] unit = unit(features, longest(task));
+        int maxPeople = maxPeople(task);
+        double[] sums = new double[layout.updateSize()];
+        for (int person : chosen(labels, maxPeople, seed)) {
+            List<double[]> own = new ArrayList<>();
+            for (int i = 0; i < labels.length; i++) {
+                if (labels[i] == person) {
+                    own.add(unit[i]);
+                }
+            }
+            add(sums, own);
+        }
+        float[] update = new float[sums.length];
+        for (int i = 0; i < update.length; i++) {
+            update[i] = (float) (sums[i] / maxPeople);
+        }
+        return layout.pack(update);
+    }
+
+    /** Returns features divided by {@code longest}, and cut to length 1 where they are longer. */
+    private static double[][] unit(float[][] features, double longest) {
+        double[] lengths = new double[features.length];
+        for (int i = 0; i < lengths.length; i++) {
+            double squares = 0;
+            for (float value : features[i]) {
+                squares += (double) value * value;
+            }
+            lengths[i] = Math.sqrt(squares);
+        }
+        double median = median(lengths);
+        if (median > longest) {
+            throw new MienException(
+                    ErrorCode.CONFIG,
+                    String.format(
+                            Locale.ROOT,
+                            "this model's features are %.3g long, and options.longest is %.3g: the phone leaves the round,"
+                                    + " tell the operator",
+                            median, longest));
+        }
+        double[][] unit = new double[features.length][features[0].length];
+        for (int i = 0; i < unit.length; i++) {
+            for (int d = 0; d < unit[i].length; d++) {
+                unit[i][d] = features[i][d] / Math.max(lengths[i], longest);
+            }
+        }
+        return unit;
+    }
+
+    private static double median(double[] values) {
+        double[] sorted = values.clone();
+        Arrays.sort(sorted);
+        int half = sorted.length / 2;
+        return sorted.length % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+    }
+
+    /** Returns whom a phone counts: all people whom {@code labels} number, or {@code most} drawn of them. */
+    private static int[] chosen(int[] labels, int most, long seed) {
+        int[] people = Arrays.stream(labels).distinct().sorted().toArray();
+        if (people.length <= most) {
+            return people;
+        }
+        int[] drawn = new Generator(seed).choice(people.length, most);
+        return Arrays.stream(drawn).map(place -> people[place]).toArray();
+    }
+
+    /** Adds what one person's features add; one picture counts for the mean, not for the scatter. */
+    private static void add(double[] sums, List<double[]> features) {
+        int count = features.size();
+        int dim = features.get(0).length;
+        double[] mean = new double[dim];
+        for (double[] each : features) {
+            for (int d = 0; d < dim; d++) {
+                mean[d] += each[d] / count;
+            }
+        }
+        sums[0] += 1;
+        sums[1] += count > 1 ? 1 : 0;
+        sums[2] += 1.0 / count;
+        double[] within = new double[packedSize(dim)];
+        double squares = 0;
+        int at = 0;
+        for (int row = 0; row < dim; row++) {
+            sums[COUNTS + row] += mean[row];
+            for (int column = row; column < dim; column++, at++) {
+                double factor = row == column ? 1 : Math.sqrt(2);
+                sums[COUNTS + dim + at] += factor * mean[row] * mean[column];
+                for (double[] each : features) {
+                    within[at] += (each[row] - mean[row]) * (each[column] - mean[column]);
+                }
+                within[at] *= factor / (Math.max(1, count - 1) * WITHIN_CLIP);
+                squares += within[at] * within[at];
+            }
+        }
+        if (count == 1) {
+            return;
+        }
+        double over = Math.max(1, Math.sqrt(squares));
+        for (int i = 0; i < within.length; i++) {
+            sums[COUNTS + dim + within.length + i] += within[i] / over;
+        }
+    }
+}

@@ -1,0 +1,150 @@
+package mien.client.tasks;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertTrue;
+
+import java.util.Collections;
+import java.util.EnumSet;
+import java.util.List;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.model.ModelSpec;
+import mien.client.model.ParameterPart;
+import mien.client.secagg.Profile;
+import mien.client.train.Rows;
+import mien.client.train.Tensor;
+import mien.client.wire.Bytes;
+import org.junit.Test;
+
+/** Statistics add up as Python's, and tasks whose sums would tell too much are refused. */
+public class StatisticsTest {
+    private static final int DIM = 5;
+    /** Python's are rounded to float32 once, from sums in another order. */
+    private static final float ROUNDING = 1e-7f;
+
+    private static Vectors file() throws Exception {
+        return Vectors.load("golden/client/statistics.json");
+    }
+
+    private static ParameterPart part(String pattern) throws Exception {
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(file().at("spec_json").text()));
+        return spec.layout.part(Collections.singletonList(pattern));
+    }
+
+    private static TaskSpec task(Vectors given) {
+        TaskSpec task = new TaskSpec(Bytes.utf8(given.at("json").text()));
+        Methods.check(task);
+        return task;
+    }
+
+    private static byte[] contribution(Vectors phone, ParameterPart adapter) {
+        TaskSpec task = task(phone);
+        float[] all = phone.at("features").floats();
+        float[][] features = Rows.rows(new Tensor(all, all.length / DIM, DIM), DIM);
+        ContributionLayout layout = Statistics.layout(task, adapter, DIM);
+        return Statistics.contribution(layout, task, features, phone.at("labels").words(), phone.at("seed").number());
+    }
+
+    @Test
+    public void aPhoneAddsWhatPythonsAdds() throws Exception {
+        Vectors phones = file().at("phones");
+        for (int i = 0; i < phones.size(); i++) {
+            float[] sent = Bytes.floats(contribution(phones.at(i), part("adapter.*")));
+            assertArrayEquals(
+                    phones.at(i).at("what").text(), phones.at(i).at("contribution").floats(), sent, ROUNDING);
+        }
+    }
+
+    @Test
+    public void lanesArePythons() throws Exception {
+        ContributionLayout layout = Statistics.layout(task(file().at("phones").at(0)), part("adapter.*"), DIM);
+        assertEquals(file().at("contribution_sha256").text(), layout.sha256);
+        assertEquals(file().at("contribution_size").number(), layout.size);
+        assertEquals(layout.size - 2, layout.updateSize());
+        assertEquals(0, layout.numMetrics());
+    }
+
+    @Test
+    public void aTaskWhoseSumsTellTooMuchIsRefused() throws Exception {
+        Vectors refused = file().at("refused");
+        for (int i = 0; i < refused.size(); i++) {
+            String why = refused.at(i).at("why").text();
+            ErrorCode code = why.equals("an option that is not there") ? ErrorCode.VERSION : ErrorCode.CONFIG;
+            Vectors given = refused.at(i);
+            Raised.by(code, why, () -> task(given));
+        }
+    }
+
+    @Test
+    public void whatIsShownIsAgreedToBeforehand() throws Exception {
+        TaskSpec task = task(file().at("phones").at(0));
+        EnumSet<Profile> profiles = EnumSet.of(Profile.MALICIOUS_SERVER);
+        Raised.by(ErrorCode.CONFIG, "class_moment", () -> new Agreement(4, profiles).check(task));
+        new Agreement(4, profiles, Collections.singleton("class_moment")).check(task);
+        String other = file().at("phones").at(0).at("json").text().replace("statistics", "fedavg");
+        TaskSpec averaged = new TaskSpec(Bytes.utf8(other.replaceFirst("\"options\":\\{[^}]*\\}", "\"options\":{}")));
+        Raised.by(ErrorCode.CONFIG, "privacy.reveals", () -> Methods.check(averaged));
+    }
+
+    @Test
+    public void featuresLongerThanTheTaskSaysAreNotSent() throws Exception {
+        Vectors phone = file().at("too_long");
+        ParameterPart adapter = part("adapter.*");
+        Raised.by(ErrorCode.CONFIG, "longest", () -> contribution(phone, adapter));
+    }
+
+    @Test
+    public void aModelThatIsNotFrozenIsRefused() throws Exception {
+        TaskSpec task = task(file().at("phones").at(0));
+        for (String pattern : new String[] {"*", "mix.*", "adapter.bias"}) {
+            ParameterPart part = part(pattern);
+            Raised.by(ErrorCode.CONFIG, pattern, () -> Statistics.layout(task, part, DIM));
+        }
+        ParameterPart adapter = part("adapter.*");
+        Raised.by(ErrorCode.CONFIG, "another width", () -> Statistics.layout(task, adapter, DIM + 1));
+    }
+
+    @Test
+    public void aMapOfMoreDirectionsThanFeaturesHaveIsRefused() throws Exception {
+        String json = file().at("phones").at(0).at("json").text();
+        ParameterPart adapter = part("adapter.*");
+        for (int rank = DIM - 1; rank <= DIM; rank++) {
+            String lda = "\"options\":{\"form\":\"lda\",\"rank\":" + rank + ",";
+            TaskSpec task = new TaskSpec(Bytes.utf8(json.replace("\"options\":{", lda)));
+            Methods.check(task);
+            if (rank < DIM) {
+                Statistics.layout(task, adapter, DIM);
+            } else {
+                Raised.by(ErrorCode.CONFIG, "rank", () -> Statistics.layout(task, adapter, DIM));
+            }
+        }
+    }
+
+    @Test
+    public void aPhoneIsInOneSumOfATask() throws Exception {
+        TaskSpec task = task(file().at("phones").at(0));
+        List<Long> past = Collections.singletonList(2L);
+        task.checkPromise(Collections.<Long>emptyList(), 3);
+        String counted = Raised.by(ErrorCode.BUDGET_EXCEEDED, "a second", () -> task.checkPromise(past, 3));
+        assertTrue(counted, counted.contains("counted already, in round 2"));
+        Vectors other = Vectors.load("golden/client/tasks.json").at("tasks").at(0);
+        TaskSpec averaged = new TaskSpec(Bytes.utf8(other.at("json").text()));
+        averaged.checkPromise(past, 3);
+    }
+
+    @Test
+    public void severalPeopleTakePartAndItIsSaidWhatLeaves() throws Exception {
+        TaskSpec task = task(file().at("phones").at(0));
+        Methods.checkPeople(task, 3);
+        assertTrue(Methods.forPeople(3).contains("statistics") && Methods.forPeople(1).contains("statistics"));
+        ContributionLayout layout = Statistics.layout(task, part("adapter.*"), DIM);
+        Disclosure told = new Disclosure(task, layout, 7, 3);
+        assertFalse(told.trains);
+        assertEquals(0, told.numParameters);
+        assertEquals(1, told.weight);
+        assertEquals(Collections.singleton("class_moment"), told.reveals);
+    }
+}
