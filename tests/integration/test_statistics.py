@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -53,9 +55,9 @@ def task(name: str, form: str) -> TaskSpec:
     )
 
 
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
-    folder = tmp_path_factory.mktemp("statistics")
+@contextmanager
+def statistics_fleet(folder: Path) -> Iterator[RealFleet]:
+    """Run both servers with a model that has an adapter, and export its graphs into `graphs` beside them."""
     # Phones that only embed need no graph that trains.
     export_graphs(
         TINY.spec,
@@ -69,6 +71,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
     )
     with real_fleet(folder) as running:
         running.release(MODEL)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
+    with statistics_fleet(tmp_path_factory.mktemp("statistics")) as running:
         yield running
 
 

@@ -33,7 +33,8 @@ import mien.client.wire.Json;
  * A phone in a process: joins, enrols crops from a file, takes part in rounds; tells each thing as a line of JSON.
  *
  * <pre>
- * Phone --home DIR --invite URL --crops FILE --graphs DIR [--min-cohort N] [--reveals NAME] [--rounds N] [--sent FILE] [--halt-at WORD]
+ * Phone --home DIR --invite URL --crops FILE [--guest FILE] --graphs DIR [--min-cohort N] [--reveals NAME] [--rounds N]
+ *       [--sent FILE] [--halt-at WORD]
  * </pre>
  *
  * {@code --sent} writes each round's contribution before any mask, for a test to add up. {@code --halt-at} ends the
@@ -82,6 +83,9 @@ public final class Phone implements Listener {
         device.update();
         if (device.people().isEmpty()) {
             device.enrol("Owner", crops(Paths.get(options.get("crops"))), true);
+            if (options.containsKey("guest")) {
+                device.enrol("Guest", crops(Paths.get(options.get("guest"))), true);
+            }
         }
         tell("enrolled", "model_id", device.status().modelId);
     }
