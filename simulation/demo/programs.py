@@ -9,8 +9,10 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +51,8 @@ class Programs:
         self._guard: subprocess.Popen[bytes] | None = None
         self._named: dict[str, subprocess.Popen[bytes]] = {}
         self._children: list[subprocess.Popen[bytes]] = []
+        self._starter = ThreadPoolExecutor(1, thread_name_prefix="starts programs")
+        self._starting, self._is_left = threading.Lock(), False
         # Settings of the caller's own Mien are not the children's. Ten phones on two cores: more threads than cores
         # only get in each other's way.
         own = {name: value for name, value in os.environ.items() if not name.startswith("MIEN_")}
@@ -77,10 +81,13 @@ class Programs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        with self._starting:  # a child that is being started counts
+            self._is_left = True
         try:
             self.stop_all()
         finally:
             self._leave_guard()
+            self._starter.shutdown()
 
     def call(self, program: str, *arguments: str, answers: Collection[int] = (0,)) -> Any:
         """Return the JSON that a command prints last, None if it prints nothing.
@@ -202,17 +209,25 @@ class Programs:
     def _popen(
         self, command: list[str], *, stdout: IO[bytes] | int, stderr: IO[bytes] | int
     ) -> subprocess.Popen[bytes]:
-        try:
-            child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=self._environment
-            )
-        except FileNotFoundError as error:
-            raise MissingDependencyError(
-                f"there is no program {Path(command[0]).name} beside {sys.executable}; install mien[simulation] there"
-            ) from error
-        self._children.append(child)
-        self._tell_guard(f"+{child.pid}")
-        return child
+        """Return a child that has begun and is noted, by another thread: a signal may end what this one does."""
+        return self._starter.submit(self._begin, command, stdout, stderr).result()
+
+    def _begin(self, command: list[str], stdout: IO[bytes] | int, stderr: IO[bytes] | int) -> subprocess.Popen[bytes]:
+        with self._starting:
+            if self._is_left:
+                raise UnreachableError("all programs are being ended; begin again")
+            try:
+                child = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=self._environment
+                )
+            except FileNotFoundError as error:
+                raise MissingDependencyError(
+                    f"there is no program {Path(command[0]).name} beside {sys.executable}; install mien[simulation] "
+                    "there"
+                ) from error
+            self._children.append(child)
+            self._tell_guard(f"+{child.pid}")
+            return child
 
     @contextmanager
     def _child(

@@ -19,7 +19,7 @@ def test_a_toy_fleet_counts_every_phone_once_and_learns() -> None:
     errors = [row["eer"] for row in found["rows"]]
     assert [row["phones"] for row in found["rows"]] == [60, 600]
     assert errors[1] < 0.7 * errors[0] < 0.7 * found["eer_before"]
-    assert 66_000 < found["phone_sent_bytes"] < 100_000
+    assert 66_000 < found["phone_sent_bytes"] < 200_000
     assert found["total_bytes"] == 8 * 16_645
 
 

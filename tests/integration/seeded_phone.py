@@ -24,8 +24,8 @@ from mien.secagg.masks import WordStream
 from mien.specs import TaskSpec
 from simulation.engines.engine import device_seed
 
-DRAW_OF_ROUNDING: Final = 7
-"""An attempt draws two keys, a nonce, b, two polynomials, and then the seed of its rounding (`mien.secagg.device`)."""
+DRAW_OF_ROUNDING: Final = 8
+"""An attempt draws two keys, a KEM's seed, a nonce, b, two polynomials, its rounding's seed (`mien.secagg.device`)."""
 SEED_BYTES: Final = 32
 
 

@@ -347,6 +347,34 @@ time.sleep(60)"""
         assert not is_running(pid)
         assert running.log_of("child0").read_text() == "up\ngoodbye\n"
 
+    def test_a_signal_while_a_child_begins_ends_that_child_too(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The handler's exception comes up in the very call that has begun the child, before anybody noted it."""
+        begun = list[int]()
+
+        class Interrupted(subprocess.Popen[bytes]):
+            def __init__(self, *arguments: Any, **named: Any) -> None:
+                super().__init__(*arguments, **named)
+                if "sleeper" in str(arguments[0]):
+                    begun.append(self.pid)
+                    os.kill(os.getpid(), signal.SIGUSR1)
+                    time.sleep(0.2)  # the main thread has time to be told
+
+        def ends(*_: object) -> None:
+            raise SystemExit(1)
+
+        sleeper = script(tmp_path / "sleeper", "import time; time.sleep(60)")
+        before = signal.signal(signal.SIGUSR1, ends)
+        try:
+            monkeypatch.setattr(subprocess, "Popen", Interrupted)
+            with pytest.raises(SystemExit), Programs(tmp_path / "logs") as running:
+                running.start("sleeper", sleeper)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        assert len(begun) == 1
+        assert not is_running(begun[0])
+
     @pytest.mark.usefixtures("impatient")
     @pytest.mark.parametrize("error", [LateError("x"), KeyboardInterrupt(), SystemExit(1), RuntimeError()])
     def test_after_an_exception(self, tmp_path: Path, error: BaseException) -> None:
