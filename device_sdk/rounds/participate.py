@@ -25,7 +25,7 @@ from device_sdk.models.models import Model, check_face_input
 from device_sdk.people.enrolled import consent_ended
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.attempts import ANY_PICTURES, OwnSum, SumLimits, check_promise, promised
+from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, OwnSum, SumLimits, check_promise, promised
 from device_sdk.rounds.budget import MannerlyRuntime, TrainingBudget
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.rounds.disclosure import (
@@ -594,7 +594,7 @@ class Participant:
                 bytes.fromhex(terms.pictures) or ANY_PICTURES,
             ),
             min_cohort=self.agreement.min_cohort,
-            min_peer_age_s=86400.0 * self.agreement.min_peer_age_days,
+            min_peer_age_s=DAY_S * self.agreement.min_peer_age_days,
             clock=self.clock,
             random_bytes=self.random_bytes,
             terms=terms,

@@ -21,12 +21,13 @@ from device_sdk.server.client import CoordinatorClient, RoundProof
 from device_sdk.server.identity import KEY_LABEL
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import bind, seal, unseal
-from mien.errors import CorruptDataError, NotFoundError, TransparencyError, VersionError
+from mien.errors import ConfigError, CorruptDataError, NotFoundError, TransparencyError, VersionError
 from mien.log.checkpoints import Checkpoint, Note, NoteKey, log_key
 from mien.log.entries import LogEntry
 from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.rounds import RoundRef, Wait
+from mien.records import from_mapping, to_mapping
 from mien.shell.clock import Clock
 from mien.shell.files import read_limited, storage_errors, write_atomically
 
@@ -91,14 +92,13 @@ class LogFiles:
         sealed = read_limited(self.path, _MAX_BYTES, what=_WHAT)
         stored = parse_json(unseal(self.key_store.read(KEY_LABEL), sealed, _CONTEXT, what=_WHAT), what=_WHAT)
         try:
-            assert isinstance(stored, dict)
-            return LastSeen(str(stored["note"]), str(stored["log_key"]), int(stored["cosigned_unix_s"]))
-        except (AssertionError, KeyError, TypeError, ValueError) as error:
+            return from_mapping(LastSeen, stored if isinstance(stored, dict) else {})
+        except ConfigError as error:
             raise CorruptDataError(f"{_WHAT} is damaged; restore the whole home folder from one copy") from error
 
     def keep(self, seen: LastSeen) -> None:
         """Keep a checkpoint, on stable storage before this returns."""
-        plain = to_canonical_json(dict(vars(seen)))
+        plain = to_canonical_json(to_mapping(seen))
         write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
 
     def accuse(self, evidence: dict[str, object]) -> str:
@@ -205,7 +205,7 @@ class RoundLog:
             "round": str(ref),
             "statement": entry.data.decode(),
             "witness_key": str(self.witness),
-            "seen": None if last is None else dict(vars(last)),
+            "seen": None if last is None else to_mapping(last),
             "shown": unverified
             and {
                 "note": unverified.checkpoint,

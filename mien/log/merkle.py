@@ -15,8 +15,6 @@ from mien.errors import TransparencyError
 
 HASH_BYTES: Final = 32
 MAX_SIZE: Final = 2**53
-MAX_PROOF: Final = 2 * 53
-"""Most hashes in a proof of a tree of `MAX_SIZE` leaves."""
 
 EMPTY_ROOT: Final = hashlib.sha256().digest()
 """Root of the tree without leaves."""

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from mien.errors import CertificateError, KeyStoreError, ViolationError
-from mien.secagg.canonical import ID_BYTES, tagged_hash
+from mien.secagg.canonical import ID_BYTES, PREFIX, tagged_hash
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -298,7 +298,7 @@ def kem_key(kem_public: bytes) -> MLKEM768PublicKey:
 def derive(ikm: bytes | bytearray, binding: bytes, label: str, *ids: bytes) -> bytes:
     """Return HKDF-SHA256(ikm, salt = R, info = "MSA2/" label ‖ ids), 32 bytes."""
     # One block of RFC 5869 by the standard library: thousands are made a round, and objects cost more than hashes.
-    info = b"MSA2/" + label.encode("ascii") + b"".join(ids)
+    info = (PREFIX + label).encode("ascii") + b"".join(ids)
     return hmac.digest(hmac.digest(binding, ikm, "sha256"), info + b"\x01", "sha256")
 
 

@@ -113,7 +113,7 @@ class ServerRound:
         self._sealed: dict[int, tuple[Sealed, ...]] = {}
         self._commitments: dict[int, bytes] = {}
         self._sharers_hash = b""
-        self._covers: dict[int, tuple[bytes, ...]] = {}
+        self._covers: dict[int, dict[int, bytes]] = {}
         self._total: Words = np.zeros(0, np.uint32)
         self._masked: set[int] = set()
         self._elsewhere: set[int] = set()
@@ -231,7 +231,8 @@ class ServerRound:
         found = payload if isinstance(payload, Elsewhere) else Elsewhere(hashlib.sha256(payload).digest(), len(payload))
         if found != Elsewhere(masked.payload_sha256, self.payload_bytes):
             raise CorruptDataError(f"the vector of device {short(sender)} is not complete; send it again")
-        if len(masked.covers) != len(self._covered(index)):
+        covered = self._covered(index)
+        if len(masked.covers) != len(covered):
             raise ViolationError(f"device {short(sender)} did not send one cover for each neighbour; not counted")
         statement = statement_masked(self.topology.binding, self._sharers_hash, masked.payload_sha256, masked.covers)
         self._verify_signature(sender, statement, masked.signature, "the masked vector")
@@ -240,7 +241,7 @@ class ServerRound:
         else:
             add_packed(self._total, payload, self.config.numbers.ring_bits)
         self._masked.add(index)
-        self._covers[index] = masked.covers
+        self._covers[index] = dict(zip(covered, masked.covers, strict=True))
         self._accept(ServerStage.UPLOAD, sender, message)
 
     def _covered(self, index: int) -> list[int]:
@@ -357,8 +358,7 @@ class ServerRound:
                     peer_key = self._peers[peer_id].entry.mask_key
                     part = key.part(topology.binding, owner_id, peer_id)
                     if peer_id < owner_id:
-                        covered = self._covers[index][self._covered(index).index(owner)]
-                        part = cover(covered, part, topology.binding, peer_id, owner_id)
+                        part = cover(self._covers[index][owner], part, topology.binding, peer_id, owner_id)
                     seed = pair_seed(key, peer_key, part, topology.binding, owner_id, peer_id)
                     # A survivor with the lower id had added this mask, one with the higher id subtracted it.
                     (minus if peer_id < owner_id else plus).append(seed)
