@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,8 +15,7 @@ from device_sdk.rounds.disclosure import Agreement
 from device_sdk.runtimes import RuntimeName
 from mien.errors import ConfigError
 from mien.models.variants import FLOAT32, check_tier
-from mien.records import from_mapping, parse_toml
-from mien.shell.files import read_limited
+from mien.shell.settings import Resolved, read_toml, resolve
 
 MAX_CONFIG_BYTES: Final = 64 * 1024
 
@@ -112,67 +110,14 @@ class DeviceConfig:
             raise ConfigError(f"threads is {self.threads}; it must lie between 1 and 64")
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One resolved value and where it is from: "default", "device.toml" or "option"."""
+def load_config(path: Path, options: Mapping[str, Any] | None = None) -> Resolved[DeviceConfig]:
+    """Return the settings of a home, each from "default", "device.toml" or "option".
 
-    name: str
-    value: object
-    origin: str
-
-
-@dataclass(frozen=True)
-class ResolvedConfig:
-    """The settings in force, and each one's origin."""
-
-    values: DeviceConfig
-    settings: tuple[Setting, ...]
-
-
-def load_config(path: Path, options: Mapping[str, Any] | None = None) -> ResolvedConfig:
-    """Return the settings of a home; `options` are values by dotted name ("participation.min_cohort") that come last.
-
+    `options` are values by dotted name ("participation.min_cohort") that come last; one that is None is not given.
     Raises ConfigError naming the field, its value and the nearest known field.
     """
-    from_file = _read(path)
-    given = {name: value for name, value in (options or {}).items() if value is not None}
-    merged = _merge(from_file, given)
-    values = from_mapping(DeviceConfig, merged)
-    stated = _dotted(from_file)
-    settings = tuple(
-        Setting(name, value, "option" if name in given else path.name if name in stated else "default")
-        for name, value in _dotted(dataclasses.asdict(values)).items()
-    )
-    return ResolvedConfig(values, settings)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    if not path.is_file():
+    if path.exists() and not path.is_file():
         raise ConfigError(f"{path.name} is not a file; move it away, or write the settings there")
-    try:
-        text = read_limited(path, MAX_CONFIG_BYTES, what=path.name).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path.name} is not valid TOML ({error}); correct it") from error
-    return parse_toml(text, path.name)
-
-
-def _merge(base: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested mapping with values laid over it by their dotted names."""
-    merged = {name: dict(value) if isinstance(value, dict) else value for name, value in base.items()}
-    for name, value in given.items():
-        table, _, key = name.rpartition(".")
-        target = merged.setdefault(table, {}) if table else merged
-        if not isinstance(target, dict):
-            raise ConfigError(f"{table} is {target!r}; it must be a table, as in [{table}]")
-        target[key] = value
-    return merged
-
-
-def _dotted(values: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in values.items():
-        plain = list(value) if isinstance(value, tuple) else value
-        flat.update(_dotted(plain, f"{prefix}{name}.") if isinstance(plain, dict) else {prefix + name: plain})
-    return flat
+    stated = read_toml(path, MAX_CONFIG_BYTES) if path.exists() else {}
+    given = {name: (value, "option") for name, value in (options or {}).items() if value is not None}
+    return resolve(DeviceConfig, stated, path.name, given)

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
-from device_sdk.config import ResolvedConfig, load_config
+from device_sdk.config import DeviceConfig, load_config
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.faces.crops import MASTER
 from device_sdk.faces.source import SourceFaces, read_source
@@ -74,6 +74,7 @@ from mien.shell.clock import Clock, WallClock
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.keys import secret_bytes
 from mien.shell.lock import exclusive
+from mien.shell.settings import Resolved
 
 RuntimeLoader = Callable[[Model], Runtime]
 
@@ -104,7 +105,7 @@ class Device:
     def __init__(
         self,
         home: Home,
-        config: ResolvedConfig,
+        config: Resolved[DeviceConfig],
         key_store: KeyStore,
         *,
         clock: Clock,
@@ -114,7 +115,7 @@ class Device:
         pad: PadCheck | None = None,
     ) -> None:
         self.home = home
-        self.config = config
+        self.config, self._origins = config.config, config.origins
         self.clock = clock
         self._key_store = key_store
         self._rng = rng
@@ -155,7 +156,7 @@ class Device:
         return cls(
             opened,
             config,
-            open_key_store(opened.folder, config.values.keystore, warn=warn),
+            open_key_store(opened.folder, config.config.keystore, warn=warn),
             clock=clock or WallClock(),
             rng=rng or random.Random(secret_bytes(16)),  # noqa: S311  (jitter of pauses)
             tell=tell,
@@ -231,7 +232,7 @@ class Device:
             now_unix_s=int(self.clock.now()),
             consent=consent,
             add=add,
-            min_images=self.config.values.enrollment.min_images,
+            min_images=self.config.enrollment.min_images,
             unlike_below=self._known_threshold(recogniser),
             on_refused=on_refused,
         )
@@ -262,7 +263,7 @@ class Device:
                 f"a personal model is made on the model in float32, this phone uses {recogniser.variant.tier}; set "
                 "inference.tier to float32 and run `mien-device update` first"
             )
-        return self._personalise(recogniser, form or self.config.values.personal_backbone)
+        return self._personalise(recogniser, form or self.config.personal_backbone)
 
     def _personalise(self, recogniser: Recogniser, form: Form) -> Personalised:
         shard = self.models.load_shard(recogniser.model)
@@ -385,7 +386,7 @@ class Device:
 
     def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:
         """Return the threshold that decides with a model, or with a variant of it."""
-        settings = self.config.values.verification
+        settings = self.config.verification
         signed = self._identity_files.joined() and bool(self.identity.release_key)
         return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr, signed=signed)
 
@@ -422,7 +423,7 @@ class Device:
 
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         release = self._release_guard.check(client.manifest())
-        fetch_graphs(client, release.signed, self.home.graphs, self.config.values.runtime)
+        fetch_graphs(client, release.signed, self.home.graphs, self.config.runtime)
         return self._take_over(client, release, self._wanted(client, release))
 
     @property
@@ -448,9 +449,9 @@ class Device:
 
     def _wanted_tier(self) -> str:
         """Return the form that an option names, else device.toml as it is now: another process may have chosen anew."""
-        if any(each.name == "inference.tier" and each.origin == "option" for each in self.config.settings):
-            return self.config.values.inference.tier
-        return load_config(self.home.config).values.inference.tier
+        if self._origins["inference.tier"] == "option":
+            return self.config.inference.tier
+        return load_config(self.home.config).config.inference.tier
 
     def _take_over(self, client: CoordinatorClient, release: CheckedRelease, variant: Variant | None) -> ModelUpdate:
         """Use a checked release; the gallery changes over in one switch.
@@ -481,7 +482,7 @@ class Device:
         made = "1 template was" if num_templates == 1 else f"{num_templates} templates were"
         text += f"; {made} made again with it." if num_templates else "."
         self._tell(Event("model_updated", text, facts))
-        threshold = self.config.values.verification.threshold
+        threshold = self.config.verification.threshold
         if threshold is not None and (before is not None or variant is not None):
             self._tell(Event("threshold_by_hand", said_of_threshold(threshold, tier), {"threshold": threshold}))
         if personal is not None:
@@ -520,7 +521,7 @@ class Device:
     def _session(self, variant: Variant) -> LoadedVariant:
         """Return a variant made ready, with the thresholds that it has now."""
         if self._loaded is None or self._loaded.variant.form_id != variant.form_id:
-            self._loaded = load_variant(variant, self.variants.read(variant), threads=self.config.values.threads)
+            self._loaded = load_variant(variant, self.variants.read(variant), threads=self.config.threads)
         return replace(self._loaded, variant=variant)
 
     def _runtime(self, model: Model) -> Runtime:
@@ -535,7 +536,7 @@ class Device:
         return self._runtimes[key]
 
     def _default_runtime(self, model: Model) -> Runtime:
-        values = self.config.values
+        values = self.config
         return load_runtime(
             model.spec, model.layout, threads=values.threads, choice=values.runtime, graphs=self.home.graphs
         )
@@ -544,7 +545,7 @@ class Device:
         """Return this device's abilities; unsaid for an engine that a program brought itself."""
         if self._load_runtime != self._default_runtime:
             return UNSAID
-        return abilities_of(self.config.values.runtime, self.home.graphs)
+        return abilities_of(self.config.runtime, self.home.graphs)
 
     def _known_threshold(self, recogniser: Recogniser) -> float | None:
         """Return the threshold if there is one; enrolment does without where there is none."""
@@ -555,7 +556,7 @@ class Device:
 
     @cached_property
     def _pipeline(self) -> FacePipeline:
-        return FacePipeline(MASTER, self.config.values.quality, ChoiceRule.ONLY)
+        return FacePipeline(MASTER, self.config.quality, ChoiceRule.ONLY)
 
     # --- taking part ---
 
@@ -585,7 +586,7 @@ class Device:
         faces that train in place of the people enrolled here; see `read_source`. With `validate` this device judges
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
         """
-        settings = self.config.values.participation
+        settings = self.config.participation
         asked = conditions or conditions_from(settings.conditions, StatedConditions())
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
             if source is not None and settings.person:
@@ -727,7 +728,7 @@ class Device:
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
         last = self.gallery.last_round
         personal, serves = self._stored_personal()
-        sums, settings = self._private_sums(), self.config.values.participation
+        sums, settings = self._private_sums(), self.config.participation
         return DeviceStatus(
             home=str(self.home.folder),
             keystore=self._key_store.kind,
@@ -752,7 +753,7 @@ class Device:
             tier=self._tier(),
             last_round_unix_s=None if last is None else last.unix_s,
             last_round_counted=None if last is None else last.counted,
-            threshold_by_hand=self.config.values.verification.threshold,
+            threshold_by_hand=self.config.verification.threshold,
             personal_model_is_stale=serves is False,
             renewal_is_due=identity is not None and renewal_due(identity, self.clock),
             lacks_threshold=self.lacks_threshold(),

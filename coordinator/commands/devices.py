@@ -100,8 +100,7 @@ def _ask(folder: Path, operator: Path) -> Ask:
                 f"there are no credentials for the registrar in {operator}; make them there with mien-registrar "
                 "operator folder, or name another --operator" + (f" ({advice})" if advice else "")
             )
-        address, credentials = home.resolve().config.admin_address, home.operator_credentials()
-        return ask_registrar(address, credentials, "admin_address", question)
+        return ask_registrar(home, question)
 
     return ask
 

@@ -17,25 +17,22 @@ from mien.shell import cli as shell
 from mien.shell.cli import say
 
 if TYPE_CHECKING:
-    from coordinator.keys.credentials import OperatorCredentials
     from coordinator.operator.registrar_client import Device, RegistrarAdmin
+    from coordinator.registrar.home import RegistrarHome
 
 _T = TypeVar("_T")
 Ask: TypeAlias = "Callable[[Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]], Any]"
 """Returns what the registrar answers to a question."""
 
 
-def ask_registrar(
-    address: str,
-    credentials: OperatorCredentials,
-    setting: str,
-    question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]],
-) -> _T:
-    """Return what a running registrar answers to an operator; `setting` is where the address is from."""
+def ask_registrar(home: RegistrarHome, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]]) -> _T:
+    """Return what the running registrar answers to an operator: the one whose folder `home` is, or its own."""
     from coordinator.operator.registrar_client import connect_admin
 
+    address, credentials = home.resolve().config.admin_address, home.operator_credentials()
+
     async def connected() -> _T:
-        async with connect_admin(address, credentials, setting=setting) as registrar:
+        async with connect_admin(address, credentials, setting="admin_address") as registrar:
             return await question(registrar)
 
     return asyncio.run(connected())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,7 +22,6 @@ from mien.shell.cli import say
 
 if TYPE_CHECKING:
     from coordinator.commands.registrar_doctor import RegistrarChecks
-    from coordinator.operator.registrar_client import RegistrarAdmin
     from coordinator.registrar.backup import RegistrarBackup
 
 # Imported by the commands that need them: the server, the client and the QR code are most of the start-up time.
@@ -296,13 +295,7 @@ def _revoke_here(home: RegistrarHome, wanted: str, reason: str) -> str:
 
 def _ask(folder: Path) -> Ask:
     """Return what asks the running registrar for this folder's owner."""
-
-    def ask(question: Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]) -> Any:
-        home = RegistrarHome(folder)
-        address, credentials = home.resolve().config.admin_address, home.operator_credentials()
-        return ask_registrar(address, credentials, "admin_address", question)
-
-    return ask
+    return functools.partial(ask_registrar, RegistrarHome(folder))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ class Looked:
 
     def forget_others(self, device: Device) -> None:
         """Remove the variants that were fetched to be measured and are neither in use nor about to be."""
-        wanted = load_config(device.home.config).values.inference.tier
+        wanted = load_config(device.home.config).config.inference.tier
         device.variants.forget_fetched(each for each in self.variants if each.tier == wanted)
 
     def change_over(self, device: Device) -> str | None:
@@ -94,7 +94,7 @@ class Looked:
 
 def looked_at(device: Device) -> Looked:
     """Return the cost of engines and forms on this device."""
-    settings = device.config.values
+    settings = device.config
     model = device.recogniser().model
     engines = measure_engines(model, device.home.graphs, threads=settings.threads)
     best = fastest(engines)

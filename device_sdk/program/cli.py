@@ -541,7 +541,7 @@ def participate(
         "participation.nice": nice,
     }
     with _device(home, as_json, options, says_it_waits=True) as device:
-        settings, stated = device.config.values.participation, StatedConditions(idle, charging, unmetered)
+        settings, stated = device.config.participation, StatedConditions(idle, charging, unmetered)
         lower_priority(settings.nice)
         outcomes = device.participate(
             rounds=rounds,
@@ -728,15 +728,15 @@ def config_show(home: Home, as_json: Json = False) -> None:
     from device_sdk.config import load_config
 
     with _system_errors():
-        settings = load_config(HomeFolder.at(home).config).settings
+        resolved = load_config(HomeFolder.at(home).config)
+    rows = {name: {"value": value, "from": resolved.origins[name]} for name, value in resolved.values().items()}
 
     def human() -> None:
         table = Table("setting", "value", "from")
-        for item in settings:
-            table.add_row(item.name, "-" if item.value is None else str(item.value), item.origin)
+        for name, row in rows.items():
+            table.add_row(name, "-" if row["value"] is None else str(row["value"]), row["from"])
         shell.OUT.print(table)
 
-    rows = {item.name: {"value": item.value, "from": item.origin} for item in settings}
     shell.emit(rows, as_json=as_json, human=human)
 
 

@@ -63,7 +63,7 @@ def _detector(_device: Device) -> str:
 
 
 def _engine(device: Device) -> str:
-    return resolve(device.config.values.runtime)
+    return resolve(device.config.runtime)
 
 
 def _membership(device: Device) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Final
 
-from coordinator.operator.registrar_client import connect_admin
+from coordinator.commands.invites import ask_registrar
+from coordinator.operator.registrar_client import RegistrarAdmin
 from coordinator.registrar.home import RegistrarHome
 from coordinator.release.signing import create_key
 from mien.models.bundles import name_of
@@ -54,11 +54,8 @@ def start_servers(folder: Path, programs: Programs, *, signed: bool = False) -> 
 
 def make_invites(operator: Path, count: int, *, note: str, population: str = "default") -> list[str]:
     """Return invites, a phone each, that an operator's folder has the registrar make."""
-    home = RegistrarHome(operator)
-    address, credentials = home.resolve().config.admin_address, home.operator_credentials()
 
-    async def story() -> list[str]:
-        async with connect_admin(address, credentials, setting="admin_address") as admin:
-            return [(await admin.create_invite(population, note=note)).url for _ in range(count)]
+    async def story(admin: RegistrarAdmin) -> list[str]:
+        return [(await admin.create_invite(population, note=note)).url for _ in range(count)]
 
-    return asyncio.run(story())
+    return ask_registrar(RegistrarHome(operator), story)

@@ -24,13 +24,13 @@ def test_each_value_says_where_it_is_from(tmp_path: Path) -> None:
     path = tmp_path / "device.toml"
     path.write_text('threads = 2\n[participation]\nmin_cohort = 8\nallow_reveal = ["class_embeddings"]\n')
     resolved = load_config(path, {"participation.min_cohort": 4, "enrollment.min_images": None})
-    found = {item.name: (item.value, item.origin) for item in resolved.settings}
+    found = {name: (value, resolved.origins[name]) for name, value in resolved.values().items()}
     assert found["threads"] == (2, "device.toml")
     assert found["participation.min_cohort"] == (4, "option")
     assert found["participation.allow_reveal"] == (["class_embeddings"], "device.toml")
     assert found["enrollment.min_images"] == (3, "default")
     assert found["verification.threshold"] == (None, "default")
-    assert resolved.values.participation.min_cohort == 4
+    assert resolved.config.participation.min_cohort == 4
 
 
 @pytest.mark.parametrize(
@@ -95,5 +95,5 @@ def test_what_protects_updates_and_the_phone_is_checked(tmp_path: Path, line: st
 
 
 def test_by_default_nothing_but_full_secure_aggregation_will_do(tmp_path: Path) -> None:
-    agreed = load_config(tmp_path / "device.toml").values.participation
+    agreed = load_config(tmp_path / "device.toml").config.participation
     assert (agreed.allow_plain_sums, agreed.allow_profiles, agreed.max_epsilon) == (False, (), None)

@@ -96,7 +96,7 @@ def test_a_phone_enrols_and_verifies_in_int8_and_goes_back(fleet: RealFleet, bun
     kept = CliRunner().invoke(app, ["bench", *home, "--save"])
     assert (kept.exit_code, "used in float32 from now on" in " ".join(kept.stdout.split())) == (0, True)
     with fleet.open("phone") as phone:
-        assert phone.config.values.inference.tier == "float32"
+        assert phone.config.inference.tier == "float32"
         assert phone.gallery.form_id == small_model().model_id
     refused = CliRunner().invoke(app, ["bench", *home, "--save", "--tier", "int4"])
     assert "no such variant" in str(refused.exception)

@@ -65,7 +65,7 @@ def test_the_choice_is_kept_and_nothing_else_changed(tmp_path: Path, before: str
     if before:
         path.write_text(before)
     keep_setting(path, "runtime", "onnxruntime")
-    values = load_config(path).values
+    values = load_config(path).config
     assert values.runtime == "onnxruntime"
     assert values.threads == (2 if before else 1)
     assert values.verification.max_fmr == (0.01 if before else 0.001)

@@ -29,18 +29,18 @@ def test_without_a_look_at_variants_the_form_stays_as_the_owner_set_it(
     config.write_text('[inference]\ntier = "int8"\n')
     found = looked("int8", unseen)
     tier = kept(found, tmp_path, None)
-    values = load_config(config).values
+    values = load_config(config).config
     assert (tier, values.inference.tier, values.runtime) == ("int8", "int8", "torch")
     found.show(tier, None, saved=True)
     assert "the model stays in int8 (inference.tier)." in " ".join(capsys.readouterr().out.split())
     assert kept(found, tmp_path, "float32") == "float32"
-    assert load_config(config).values.inference.tier == "float32"
+    assert load_config(config).config.inference.tier == "float32"
 
 
 def test_after_a_look_the_chosen_form_is_kept(tmp_path: Path) -> None:
     (tmp_path / "device.toml").write_text('[inference]\ntier = "int8"\n')
     assert kept(looked("int8", ""), tmp_path, None) == "float32"
-    assert load_config(tmp_path / "device.toml").values.inference.tier == "float32"
+    assert load_config(tmp_path / "device.toml").config.inference.tier == "float32"
 
 
 def test_why_an_engine_was_not_measured_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:

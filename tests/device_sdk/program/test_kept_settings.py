@@ -39,13 +39,13 @@ def test_one_setting_changes_and_all_others_stay(tmp_path: Path, before: str) ->
     path = tmp_path / "device.toml"
     if before:
         path.write_bytes(before.encode())
-    expected = {each.name: each.value for each in load_config(path).settings}
+    expected = load_config(path).values()
     choices: list[tuple[str, EngineName]] = [("int8", "onnxruntime"), ("float32", "executorch"), ("int8", "torch")]
     for tier, engine in choices:
         keep_setting(path, "inference.tier", tier)
         keep_setting(path, "runtime", engine)
         expected |= {"inference.tier": tier, "runtime": engine}
-        assert {each.name: each.value for each in load_config(path).settings} == expected
+        assert load_config(path).values() == expected
         keep_setting(path, "inference.tier", tier)
         for comment in ("# by default", "# forms", '# "tier" = "x"', "# the old one"):
             assert (comment in path.read_text()) == (comment in before)
@@ -54,10 +54,10 @@ def test_one_setting_changes_and_all_others_stay(tmp_path: Path, before: str) ->
 def test_words_that_only_look_like_the_setting_are_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "device.toml"
     path.write_text("[participation]\nperson = '''\n[inference]\ntier = \"float32\"\nruntime = \"torch\"'''\n")
-    person = load_config(path).values.participation.person
+    person = load_config(path).config.participation.person
     keep_setting(path, "inference.tier", "int8")
     keep_setting(path, "runtime", "onnxruntime")
-    values = load_config(path).values
+    values = load_config(path).config
     assert (values.participation.person, values.inference.tier, values.runtime) == (person, "int8", "onnxruntime")
 
 

@@ -93,7 +93,7 @@ def test_the_choice_is_kept_and_nothing_else_changed(tmp_path: Path, before: str
         path.write_text(before)
     for tier in ("int8", "float32"):
         keep_setting(path, "inference.tier", tier)
-        values = load_config(path).values
+        values = load_config(path).config
         assert values.inference.tier == tier
         assert values.threads == (2 if before else 1)
         assert values.verification.max_fmr == (0.01 if "verification" in before else 0.001)
