@@ -55,7 +55,7 @@ MODULES: Final = (
 """What is run as `python -m NAME`: the documentation names these."""
 
 
-class _StartedError(Exception):
+class _StartedError(BaseException):  # no fault of the program, which would be caught
     """Carries the command line that a program was about to read."""
 
     def __init__(self, program: object) -> None:

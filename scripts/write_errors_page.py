@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mien.errors import TABLE
+from mien.errors import TABLE, DiskFullError, NotFoundError
+from mien.shell.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_READER_GONE
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
 
@@ -21,7 +22,14 @@ def main() -> None:
         'With `--json` the error is one JSON object on stderr: `{"error": code, "message": sentence}`.\n'
         "Over gRPC the code travels in the trailing metadata `mien-error`. Written by `scripts/write_errors_page.py`\n"
         "from `mien/errors.py`, whose docstring draws the tree.\n\n"
-        "| code | exit code | gRPC status | what it means |\n|---|---|---|---|\n" + "\n".join(rows) + "\n",
+        "| code | exit code | gRPC status | what it means |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"
+        "0 and 1 are answers, and nothing else ends with them: `mien-device verify` says yes with 0 and somebody else\n"
+        "with 1, and other commands that judge (`doctor`, `run`) say with 1 that not all is well. An answer that was not\n"
+        f"written out is none: a full disk ends with {TABLE[DiskFullError].exit_code}, a reader that has gone with "
+        f"{EXIT_READER_GONE}, a closed output with {TABLE[NotFoundError].exit_code}.\n"
+        f"Ctrl-C, and a no to a question, end with {EXIT_INTERRUPTED}; a fault of the program itself with {EXIT_FAULT} "
+        "and a traceback on stderr.\n"
+        "What a terminal that is not UTF-8 cannot show is printed as escapes.\n",
         encoding="utf-8",
     )
 

@@ -1,0 +1,80 @@
+"""End of every program: no fault of it, or of where it writes to, ends with the exit code of an answer (0 or 1)."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+EXIT_FAULT: Final = 70
+"""Exit code of a fault of the program itself, whose traceback is on stderr (EX_SOFTWARE of sysexits.h)."""
+
+EXIT_INTERRUPTED: Final = 128 + signal.SIGINT
+"""Exit code after Ctrl-C, and where a question was answered with "no"."""
+
+EXIT_READER_GONE: Final = 128 + signal.SIGPIPE
+"""Exit code when nobody reads what the program prints any more, as shells give it."""
+
+
+def start(module: str) -> NoReturn:
+    """Run `main` of a program's module; one that cannot even be imported ends as every other fault does."""
+    with faults_end_apart():
+        importlib.import_module(module).main()
+    sys.exit(0)
+
+
+@contextlib.contextmanager
+def faults_end_apart() -> Iterator[None]:
+    """A block in which a program runs; what no one expected ends it with EXIT_FAULT and a traceback on stderr."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - whatever it is, Python would end with 1, which is an answer
+        with contextlib.suppress(OSError, ValueError):  # stderr may be what went wrong
+            traceback.print_exc()
+        discard_output()
+        sys.exit(EXIT_FAULT)
+
+
+def prepare_output() -> None:
+    """Make stdout and stderr take every text, and writing to a stdout that was closed fail.
+
+    A terminal or file that is not UTF-8 gets what it cannot show as escapes. The number of a closed output is taken:
+    the next file that the program opens would get it, and what a library prints would land there.
+    """
+    for number, name, flags in ((1, "stdout", os.O_RDONLY), (2, "stderr", os.O_WRONLY)):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, flags)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, "w", encoding="utf-8", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def reader_is_gone() -> bool:
+    """Whether stdout or stderr is a pipe from which nobody reads any more."""
+    outputs = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # a stream without a file
+            outputs.register(stream.fileno(), 0)
+    return any(event & select.POLLERR for _, event in outputs.poll(0))
+
+
+def discard_output() -> None:
+    """Let what could not be written go nowhere: Python writes it out once more as it ends, and then ends with 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
