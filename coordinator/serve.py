@@ -291,7 +291,8 @@ def _log_keeper(home: CoordinatorHome, config: CoordinatorConfig, stores: Stores
     async def ask(request: registrar_pb2.CosignRequest) -> registrar_pb2.CosignReply:
         return await cosign(address, registrar_ca, request)
 
-    return LogKeeper(stores.store, stores.thread, home.authority(), clock, ask if address else None)
+    asked = ask if address else None
+    return LogKeeper(stores.store, stores.thread, home.authority(), clock, asked, config.further_witnesses)
 
 
 async def _keep_gates(engine: Engine, stores: Stores, clock: Clock, config: CoordinatorConfig) -> None:

@@ -639,7 +639,8 @@ class Device:
         if not identity.witness_key:
             return None
         answers = partial(registrar_answers, identity, self.clock)
-        return RoundLog(NoteKey.parse(identity.witness_key), self.log_files, answers, self.clock)
+        witness = NoteKey.parse(identity.witness_key)
+        return RoundLog(witness, self.log_files, answers, self.clock, identity.quorum)
 
     def _read_source(self, folder: str | os.PathLike[str], *, aligned: bool) -> SourceFaces:
         """Return a source's faces, taken as a data set's are: the one nearest the middle, of whatever quality."""

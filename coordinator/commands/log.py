@@ -35,14 +35,20 @@ def log_app(program: Program) -> typer.Typer:
         + program.example(f"log verify --home {words.folder}")
     )
     def verify(*, home: Path = Home, as_json: bool = Json) -> None:
-        with program.home(home).store() as store:
+        from coordinator.keys.note_keys import log_signer
+
+        folder = program.home(home)
+        key = log_signer(folder.authority()).key
+        with folder.store() as store:
             size, root = store.round_log(round_log.verify)
             head = store.round_log(round_log.read_head)
 
         def human() -> None:
             say(f"The log holds: {size} entries, root {root.hex()}. Cosigned by the registrar: {head.cosigned_size}.")
+            say(f"Its key, for monitors and further witnesses: {key}")
 
         answer = {"verifies": True, "entries": size, "root": root.hex(), "cosigned_entries": head.cosigned_size}
+        answer["key"] = str(key)
         shell.emit(answer, as_json=as_json, human=human)
 
     @app.command(

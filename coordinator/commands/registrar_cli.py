@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from coordinator.commands import both
+from coordinator.commands import both, witness
 from coordinator.commands.audit import audit_app
 from coordinator.commands.common import folder_option, now, read_pem
 from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
@@ -84,6 +84,7 @@ app.add_typer(both.config_app(PROGRAM), name="config")
 _OPERATORS: Final = both.operator_app(PROGRAM, help="Credentials for operators elsewhere.", signs_first=True)
 app.add_typer(_OPERATORS, name="operator")
 app.add_typer(audit_app(PROGRAM), name="audit")
+app.add_typer(witness.APP, name="witness")
 
 _ADMIN: Final = "127.0.0.1:7441"
 _NO_CSR: Final = (

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
-import logging
 import os
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -25,12 +22,12 @@ from coordinator.dashboard.situation import Surveyor
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.service.connections import ConnectionShares
+from coordinator.service.http import listening, serving
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
 from mien.shell.serving import serve_until_signalled
 from mien.shell.settings import Resolved
 
-_LOG: Final = structlog.get_logger()
 MAX_CONNECTIONS: Final = 400
 MAX_HEADER_BYTES: Final = 16 * 1024
 REQUEST_S: Final = 15.0
@@ -83,16 +80,6 @@ class PatientProtocol(H11Protocol):
         self.transport.abort()
 
 
-class _Log(logging.Handler):
-    """Hands what the HTTP server says to this program's log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Pass a fault on; that strangers speak no HTTP is none."""
-        if record.levelno >= logging.ERROR:
-            error = record.exc_info[1] if record.exc_info else None
-            _LOG.error("http server", told=record.getMessage()[:200], exc_info=error)
-
-
 def serve(
     home: CoordinatorHome, resolved: Resolved[CoordinatorConfig], tls: Tls | None, announce: Callable[[str], None]
 ) -> None:
@@ -122,23 +109,18 @@ async def running(
         )
     context = None if tls is None else tls_context(tls.certificate, tls.key, clock.now_utc())
     options = Options(dashboard_names(config), tls is not None, poll_s=poll_s, beat_s=beat_s)
-    with _opened(home, config, clock) as (reader, accounts), _listening(host, int(port)) as listener:
+    change = "change dashboard_listen, or give --listen"
+    with _opened(home, config, clock) as (reader, accounts), listening(host, int(port), change=change) as listener:
         surveyor = Surveyor(home, config, reader, None if tls is None else tls.certificate, clock)
         dashboard = Dashboard(reader, accounts, surveyor, resolved, options, clock)
         shares = ConnectionShares(config.dashboard_connections, silent_s=REQUEST_S)
-        server = _Server(_server_config(dashboard, context, shares))
-        with _quiet_logs():
-            async with shares.kept(listener.getsockname()[1]):
-                serving = asyncio.create_task(server.serve([listener]))
-                try:
-                    while not server.started and not serving.done():
-                        await asyncio.sleep(0.01)
-                    at = f"[{host}]" if ":" in host else host
-                    yield f"{'http' if tls is None else 'https'}://{at}:{listener.getsockname()[1]}/"
-                finally:
-                    await dashboard.close_streams()
-                    server.should_exit = True
-                    await serving
+        bound = listener.getsockname()[1]
+        async with shares.kept(bound), serving(_server_config(dashboard, context, shares), listener):
+            at = f"[{host}]" if ":" in host else host
+            try:
+                yield f"{'http' if tls is None else 'https'}://{at}:{bound}/"
+            finally:
+                await dashboard.close_streams()
 
 
 def is_loopback(host: str) -> bool:
@@ -147,15 +129,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-class _Server(uvicorn.Server):
-    """The HTTP server, which leaves signals to whoever runs it."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
-        yield
 
 
 def _server_config(dashboard: Dashboard, context: Any, shares: ConnectionShares) -> uvicorn.Config:
@@ -184,31 +157,3 @@ def _opened(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock) -> I
         contextlib.closing(Accounts.open(DashboardHome.of(home).database_path, clock)) as accounts,
     ):
         yield reader, accounts
-
-
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot listen on {host}:{port} ({error.strerror}); change dashboard_listen, or give --listen"
-            ) from error
-        listener.setblocking(False)
-        yield listener
-
-
-@contextlib.contextmanager
-def _quiet_logs() -> Iterator[None]:
-    """Let the HTTP server say what is wrong in this program's log, and nothing else."""
-    logger, handler = logging.getLogger("uvicorn"), _Log()
-    propagates, logger.propagate = logger.propagate, False
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.propagate = propagates

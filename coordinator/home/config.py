@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, port_of
 from mien.errors import ConfigError
+from mien.log.witnesses import Quorum, WitnessAddress
 
 _SET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LIMITS: Final = {
@@ -71,6 +72,7 @@ class CoordinatorConfig:
     at that port), `names` are further names for its certificate. `registrar_admin_address` is asked for
     revocations, and where it does not answer `registrar_address`. `database_url` and `blobs_url` default to files in
     the coordinator's folder; `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
+    `witnesses` are asked to cosign the log, besides the registrar.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the shortest pause that it is told
     afterwards; many devices are told longer ones, so that `check_ins_per_s` of them come, or as many as tasks gather.
@@ -103,6 +105,10 @@ class CoordinatorConfig:
     ] = ""
     replica_listen: Annotated[str, "where it listens for them; empty: every interface at that port"] = ""
     replica_lease_s: Annotated[float, "a replica that is not heard of for so long loses its tasks to the others"] = 10.0
+    witnesses: Annotated[
+        tuple[str, ...],
+        'further [witnesses](production.md#witnesses) that are asked to cosign the log: `"NAME+ID+KEY URL"`',
+    ] = ()
     crl_fetch_s: Annotated[float, "seconds between fetches of the revocation list"] = 5.0
     crl_max_age_s: Annotated[float, "phones are refused once the list is older"] = 86400.0
     check_in_hold_s: Annotated[float, "how long a check-in is held while a round may want the phone"] = 20.0
@@ -163,12 +169,18 @@ class CoordinatorConfig:
             )
         check_limits(self, LIMITS)
         check_release_key(self.release_key)
+        Quorum(tuple(each.key for each in self.further_witnesses))
         _folders_by_name((*self.evaluation_sets, *self.evaluation_crops))
 
     @property
     def sets(self) -> EvaluationSets:
         """What candidates are judged on."""
         return EvaluationSets(_folders_by_name(self.evaluation_sets), _folders_by_name(self.evaluation_crops))
+
+    @property
+    def further_witnesses(self) -> tuple[WitnessAddress, ...]:
+        """Further witnesses of the log, besides the registrar."""
+        return tuple(WitnessAddress.parse(text) for text in self.witnesses)
 
     @property
     def listens_at(self) -> str:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, port_of
 from mien.errors import ConfigError
+from mien.log.witnesses import MAX_WITNESSES, Quorum
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 MAX_INVITE_S: Final = 30 * 86400
@@ -24,6 +25,7 @@ LIMITS: Final = {
     "calls_per_address": (1, 100_000),
     "connections_per_address": (4, 100_000),
     "drain_s": (0, 300),
+    "witnesses_needed": (0, MAX_WITNESSES),
     "attestation_patch_level": (0, 999912),
 }
 """Least and largest value of each number."""
@@ -36,7 +38,8 @@ class RegistrarConfig:
     `address` is where devices reach the registrar, and is written into invites; `listen` is where it listens for them.
     `admin_address` and `admin_listen` are the same for operators. `coordinator_address` is told to devices that join.
     `names` are further host names and IP addresses that the server's certificate is to cover. Devices that join pin
-    `release_key`, and take no release that it did not sign. `attestation` and what begins with it says what phones must
+    `release_key`, and take no release that it did not sign; they pin `witnesses` as well, and train only on rounds that
+    `witnesses_needed` of these have cosigned. `attestation` and what begins with it says what phones must
     prove of their keys.
     """
 
@@ -62,6 +65,13 @@ class RegistrarConfig:
     release_key: Annotated[
         str, "public key that phones pin when they join, and without whose signature they take no release"
     ] = ""
+    witnesses: Annotated[
+        tuple[str, ...],
+        "keys (NAME+ID+KEY) of [further witnesses](production.md#witnesses) that phones pin when they join",
+    ] = ()
+    witnesses_needed: Annotated[
+        int, "how many of them have to have cosigned the log before a phone trains, besides this registrar; 0: all"
+    ] = 0
     attestation: Annotated[
         str,
         '[key attestation](../operator.md#key-attestation) of phones that join: `"off"`, `"record"` (keep it) '
@@ -87,6 +97,7 @@ class RegistrarConfig:
                 check_address(name, value, example="registrar.example:7440", lowest_port=0 if listens else 1)
         check_limits(self, LIMITS)
         check_release_key(self.release_key)
+        Quorum.of(self.witnesses, self.witnesses_needed)
         _check_attestation(self)
 
     @property

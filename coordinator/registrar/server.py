@@ -34,6 +34,7 @@ from coordinator.service.limits import FailureLimiter, OpenCalls, network_of
 from coordinator.service.rpc import ErrorInterceptor, FirstMessages, ReadableInterceptor, listen, peer_host
 from coordinator.store import audit
 from mien.errors import ConfigError, StorageError, UnreachableError
+from mien.log.witnesses import Quorum
 from mien.protocol import MAX_MESSAGE_BYTES
 from mien.protocol.v1 import registrar_pb2_grpc
 from mien.shell.clock import WallClock
@@ -87,6 +88,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         service = RegistrarService(
             *(registry, ca, config.coordinator_address, limiter, worker, clock),
             witness=Witness(store, authority, home.trusted_ca, clock),
+            further=Quorum.of(config.witnesses, config.witnesses_needed),
             release_key=config.release_key,
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)

@@ -19,6 +19,7 @@ from coordinator.registrar.witness import Witness
 from coordinator.service.limits import FailureLimiter, network_of
 from coordinator.service.rpc import hello_reply, peer_host, peer_leaf_pem
 from mien.errors import AuthError, MienError
+from mien.log.witnesses import Quorum
 from mien.protocol.v1 import common_pb2, registrar_pb2, registrar_pb2_grpc
 
 MAX_JOIN_MESSAGE_BYTES: Final = 32 * 1024
@@ -56,9 +57,10 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
         clock: Callable[[], datetime],
         *,
         witness: Witness,
+        further: Quorum,
         release_key: str = "",
     ) -> None:
-        self._registry, self._release_key, self._witness = registry, release_key, witness
+        self._registry, self._release_key, self._witness, self._further = registry, release_key, witness, further
         self._ca_der = pki.to_der(ca)
         self._coordinator_address = coordinator_address
         self._limiter = limiter
@@ -129,6 +131,8 @@ class RegistrarService(registrar_pb2_grpc.RegistrarServicer):
             population=joined.population,
             release_key=self._release_key,
             witness_key=str(self._witness.key),
+            further_witness_keys=[str(key) for key in self._further.keys],
+            further_witnesses_needed=self._further.needed,
         )
 
 

@@ -1,9 +1,13 @@
-"""The log of rounds while the coordinator runs: the registrar cosigns its checkpoints, and phones get proofs."""
+"""The log of rounds while the coordinator runs: the registrar cosigns its checkpoints, and phones get proofs.
+
+Further witnesses, where the operator has any, are asked once the registrar has signed. One that is away holds a
+checkpoint up for the few seconds of a call; the checkpoint is kept without its cosignature, and it is asked again.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
@@ -13,25 +17,31 @@ import structlog
 
 from coordinator.keys import pki
 from coordinator.keys.note_keys import log_signer, vouch
+from coordinator.operator.witness_client import add_checkpoint
 from coordinator.rounds.pulse import Pulse
 from coordinator.store import round_log
 from coordinator.store.round_log import LogHead
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import MienError, NotFoundError, TransparencyError
-from mien.log.checkpoints import Checkpoint, Note
+from mien.log.checkpoints import Checkpoint, Note, Signature
 from mien.log.entries import certificate_entry
+from mien.log.witnesses import AddCheckpoint, WitnessAddress
 from mien.protocol.v1 import registrar_pb2
 from mien.shell.clock import Clock
 
 Cosigner: TypeAlias = Callable[[registrar_pb2.CosignRequest], Awaitable[registrar_pb2.CosignReply]]
 """Asks the registrar."""
 
+WitnessCall: TypeAlias = Callable[[WitnessAddress, AddCheckpoint], bytes | int]
+"""Asks a further witness, in a thread: `coordinator.operator.witness_client.add_checkpoint`."""
+
 HOLD_S: Final = 10.0
 """How long a phone's question is held while the registrar has not answered."""
 
 _LOG: Final = structlog.get_logger()
 _RETRY_S: Final = 1.0
+_WITNESS_RETRY_S: Final = 5.0
 _REFRESH_S: Final = 300.0
 """A checkpoint is kept anew at that age, so that phones see that the registrar goes on watching."""
 
@@ -47,11 +57,24 @@ class EntryProof:
 
 
 class LogKeeper:
-    """Keeps the log's newest checkpoint cosigned; without a `cosigner` it is signed by the log alone."""
+    """Keeps the log's newest checkpoint cosigned; without a `cosigner` it is signed by the log alone.
+
+    `witnesses` are asked as well, by `ask_witness`.
+    """
 
     def __init__(
-        self, store: Store, thread: StoreThread, authority: pki.Authority, clock: Clock, cosigner: Cosigner | None
+        self,
+        store: Store,
+        thread: StoreThread,
+        authority: pki.Authority,
+        clock: Clock,
+        cosigner: Cosigner | None,
+        witnesses: Sequence[WitnessAddress] = (),
+        ask_witness: WitnessCall = add_checkpoint,
     ) -> None:
+        self._witnesses, self._ask_witness = tuple(witnesses), ask_witness
+        self._sizes: dict[str, int] = {}
+        self._refusals: dict[str, str] = {}
         self._store, self._thread, self._clock, self._cosigner = store, thread, clock, cosigner
         self._signer = log_signer(authority)
         self._vouched = vouch(authority, self.public_key)
@@ -82,7 +105,7 @@ class LogKeeper:
                 await asyncio.sleep(min(_RETRY_S, every_s))
             else:
                 self._failing = ""
-            await self._wanted.after(count, every_s)
+            await self._wanted.after(count, min(every_s, _WITNESS_RETRY_S) if self._refusals else every_s)
 
     async def cosign(self, cosigner: Cosigner) -> bool:
         """Have the log as it is now cosigned; return whether more is to be done at once."""
@@ -102,7 +125,41 @@ class LogKeeper:
         if Note.parse(reply.cosigned).text != note.text:
             raise TransparencyError("the registrar cosigned another checkpoint than it was asked to; look at its log")
         self._witnessed = head.size
-        return await self._keep(head, reply)
+        signed = Note.parse(reply.cosigned)
+        lines = await asyncio.gather(*(self._further(witness, head.size, note) for witness in self._witnesses))
+        return await self._keep(head, signed.with_signatures(*(line for some in lines for line in some)), reply)
+
+    async def _further(self, witness: WitnessAddress, size: int, note: Note) -> tuple[Signature, ...]:
+        """Return a further witness's cosignature; none where it gives none, which is logged once."""
+        name = witness.key.name
+        try:
+            signature = await self._signed_by(witness, size, note)
+        except MienError as error:
+            if self._refusals.get(name) != error.message:
+                _LOG.warning("a witness did not cosign the checkpoint", error=error.code, reason=error.message)
+            self._refusals[name] = error.message
+            return ()
+        self._refusals.pop(name, None)
+        return signature
+
+    async def _signed_by(self, witness: WitnessAddress, size: int, note: Note) -> tuple[Signature, ...]:
+        for _ in range(2):
+            old = self._sizes.get(witness.key.name, 0)
+            proof = tuple(await self._log(round_log.prove_consistency, old, size))
+            answer = await asyncio.to_thread(self._ask_witness, witness, AddCheckpoint(old, proof, str(note)))
+            if isinstance(answer, bytes):
+                signed = witness.signed(answer, note.text)
+                self._sizes[witness.key.name] = size
+                return tuple(each for each in signed.unverified_signatures if each.name == witness.key.name)
+            if answer > size:
+                raise TransparencyError(
+                    f"the witness {witness.key.name} has cosigned {answer} entries of this log, which has {size}; "
+                    "where no other replica was faster, restore the newest copy of the database"
+                )
+            self._sizes[witness.key.name] = answer
+        raise TransparencyError(
+            f"the witness {witness.key.name} does not say twice what it signed last; ask who runs it"
+        )
 
     async def prove(self, subject: str, first_size: int, limit_s: float) -> EntryProof:
         """Return the proof of a round's statement for a phone that saw `first_size` entries; held until it is cosigned.
@@ -147,11 +204,15 @@ class LogKeeper:
         text = Checkpoint(self._signer.key.name, size, round_log.root(db, size)).text
         return Note(text, (self._signer.sign(text),))
 
-    async def _keep(self, head: LogHead, reply: registrar_pb2.CosignReply) -> bool:
-        """Keep what the registrar signed and told; return whether the log has grown by it."""
-        now = self._clock.monotonic_s()
-        if head.size != head.cosigned_size or not head.cosigned or now - self._kept_at > _REFRESH_S:
-            await self._log(round_log.keep_cosigned, reply.cosigned, head.size)
+    async def _keep(self, head: LogHead, cosigned: Note, reply: registrar_pb2.CosignReply) -> bool:
+        """Keep what was signed, and what the registrar told; return whether the log has grown by it."""
+        now, kept = self._clock.monotonic_s(), Note.parse(head.cosigned) if head.cosigned else None
+        is_new = kept is None or kept.text != cosigned.text
+        if kept is not None and not is_new:
+            cosigned = kept.with_signatures(*cosigned.unverified_signatures)
+            is_new = len(cosigned.unverified_signatures) != len(kept.unverified_signatures)
+        if is_new or now - self._kept_at > _REFRESH_S:
+            await self._log(round_log.keep_cosigned, str(cosigned), head.size)
             self._kept_at = now
         self._cosigned.beat()
         if not reply.certificates:

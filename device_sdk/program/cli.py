@@ -665,11 +665,13 @@ def log(
     Example: mien-device log
     """
     with _device(home, as_json) as device:
-        files, witness = device.log_files, device.identity.witness_key
+        files, witness, further = device.log_files, device.identity.witness_key, device.identity.quorum
         aside = files.begin_anew() if begin_anew else None
         last, evidence = files.last(), files.evidence()
     answer = {
         "witness_key": witness,
+        "further_witnesses": [str(key) for key in further.keys],
+        "witnesses_needed": further.needed,
         "entries": last and last.checkpoint.size,
         "root": last and last.checkpoint.root.hex(),
         "cosigned_unix_s": last and last.cosigned_unix_s,
@@ -686,6 +688,8 @@ def log(
         else:
             when = moment(last.cosigned_unix_s * 1000)
             shell.say(f"The log had {last.checkpoint.size} entries; the registrar cosigned it last on {when}.")
+        if further.keys:
+            shell.say(f"It also needs the cosignatures of {further.needed} of {len(further.keys)} further witnesses.")
         for each in evidence:
             shell.say(f"The coordinator lied: {each['why']}.")
         if evidence:

@@ -5,15 +5,18 @@ phone saw and that the registrar cosigned. The registrar's key came with joining
 checkpoint that the registrar cosigned. So a coordinator that shows this phone another history than others shows it to
 the registrar as well, or does without the cosignature.
 
-Without the cosignature a checkpoint is taken only while this phone itself finds the registrar away, too, and at most an
-hour after the last cosignature that it saw. What it took then binds the coordinator all the same: it is remembered, and
-the next checkpoint has to go on from it.
+An operator can have further witnesses, run by others, whose keys came with joining as well: then a checkpoint needs the
+cosignatures of as many of them as the registrar said, and there is no doing without.
+
+Without the registrar's cosignature a checkpoint is taken only while this phone itself finds the registrar away, and
+at most an hour after the last cosignature that it saw. What it took then binds the coordinator all the same: it is
+remembered, and the next checkpoint has to go on from it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,6 +28,7 @@ from mien.errors import ConfigError, CorruptDataError, NotFoundError, Transparen
 from mien.log.checkpoints import Checkpoint, Note, NoteKey, log_key
 from mien.log.entries import LogEntry
 from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
+from mien.log.witnesses import Quorum
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.rounds import RoundRef, Wait
 from mien.records import from_mapping, to_mapping
@@ -139,19 +143,20 @@ class LogFiles:
 class RoundLog:
     """The check of rounds against the log, under the registrar's pinned key.
 
-    `registrar_answers` is asked only where a cosignature is missing.
+    `registrar_answers` is asked only where its cosignature is missing. `further` is who has to cosign as well.
     """
 
     witness: NoteKey
     memory: LogMemory
     registrar_answers: Callable[[], bool]
     clock: Clock
+    further: Quorum = field(default_factory=Quorum)
 
     def check(self, client: CoordinatorClient, ref: RoundRef, entry: LogEntry) -> str | Wait:
         """Return what is to be said of a round that the log holds (nothing: all is well), or a pause before it does.
 
-        That is while the registrar's cosignature is missing. Raises TransparencyError for a fork or a statement that is
-        not there, with the evidence kept.
+        That is while the registrar's cosignature is missing, or those of too many further witnesses. Raises
+        TransparencyError for a fork or a statement that is not there, with the evidence kept.
         """
         last = self.memory.last()
         first = 0 if last is None else last.checkpoint.size
@@ -162,6 +167,8 @@ class RoundLog:
             raise self._accused(why, None, ref, entry, last) from error
         try:
             seen = self._checked(unverified, entry, last)
+            if missing := self.further.missing(Note.parse(seen.note)):
+                return _lacking(missing, self.further)
             if not seen.cosigned_unix_s:
                 if last is None or self.clock.now() - last.cosigned_unix_s > GRACE_S or self.registrar_answers():
                     return _UNCOSIGNED
@@ -205,6 +212,7 @@ class RoundLog:
             "round": str(ref),
             "statement": entry.data.decode(),
             "witness_key": str(self.witness),
+            "further_witnesses": [str(key) for key in self.further.keys],
             "seen": None if last is None else to_mapping(last),
             "shown": unverified
             and {
@@ -217,3 +225,12 @@ class RoundLog:
         }
         where = self.memory.accuse(evidence)
         return TransparencyError(f"{why}; nothing was trained, and the evidence is kept in {where} for you to hand on")
+
+
+def _lacking(missing: int, further: Quorum) -> Wait:
+    names = ", ".join(key.name for key in further.keys)
+    return Wait(
+        5.0,
+        f"{missing} of the {further.needed} further witnesses that this phone asks for have not cosigned the log of "
+        f"rounds with this round; the operator sees that the coordinator asks them ({names}) and that they run",
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -18,6 +17,7 @@ from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import bind, seal, unseal
 from device_sdk.storage.vault import locked_folder
 from mien.errors import CorruptDataError, InviteError, KeyStoreError
+from mien.log.witnesses import Quorum, witness_key
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.ids import DeviceId, PopulationId
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
@@ -57,6 +57,14 @@ class Identity:
     witness_key: str = ""
     """The registrar's key (NAME+ID+KEY) that has to have cosigned the log of rounds; empty for a device that joined
     before there was one, until it renews."""
+    further_witnesses: tuple[str, ...] = ()
+    """Keys of further witnesses, and of how many of them a cosignature is needed as well."""
+    witnesses_needed: int = 0
+
+    @property
+    def quorum(self) -> Quorum:
+        """Whose cosignatures the log of rounds needs besides the registrar's."""
+        return Quorum(tuple(map(witness_key, self.further_witnesses)), self.witnesses_needed)
 
     @property
     def key_pem(self) -> bytes:
@@ -127,6 +135,7 @@ class IdentityFiles:
         """Store what joining or renewing gave: the old file or the new one, whatever happens meanwhile."""
         ders = {name: to_der(getattr(identity, name)) for name in _CERTIFICATES}
         stored: dict[str, object] = {"format": FORMAT, **{name: getattr(identity, name) for name in _TEXTS}}
+        stored |= {"further_witnesses": list(identity.further_witnesses), "witnesses_needed": identity.witnesses_needed}
         stored |= {name: base64.b64encode(der).decode() for name, der in ders.items()}
         write_atomically(self._home.identity, to_canonical_json(stored), private=True)
 
@@ -149,8 +158,10 @@ class IdentityFiles:
             for name in _CERTIFICATES:
                 der = base64.b64decode(stored[name], validate=True)
                 fields[name] = load_certificate(der, whose="the stored")
+            fields["further_witnesses"] = tuple(map(str, stored.get("further_witnesses", ())))
+            fields["witnesses_needed"] = int(stored.get("witnesses_needed", 0))
             identity = Identity(key=self.key(), **fields)
-        except (KeyError, TypeError, binascii.Error) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error
         check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
         return identity

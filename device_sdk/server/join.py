@@ -38,9 +38,8 @@ from mien.errors import (
     ConfigError,
     FingerprintError,
     MienError,
-    TransparencyError,
 )
-from mien.log.checkpoints import NoteKey
+from mien.log.witnesses import Quorum, witness_key
 from mien.models.bundles import public_key
 from mien.protocol.invite import Invite
 from mien.protocol.renewal import renewal_message
@@ -51,6 +50,7 @@ from mien.shell.clock import Clock
 RENEW_BELOW: Final = 1 / 3
 """A certificate is renewed when less than this share of its life is left."""
 
+_NO_WITNESS: Final = "the registrar names a key for the log of rounds that cannot be; ask the operator"
 _RETRY: Final = RetryPolicy(give_up_s=20.0)
 
 
@@ -101,10 +101,13 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
         )
     pinned = fingerprint(identity.coordinator_ca)
     renewed = _identity(unverified_reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
-    # A renewal brings a release key, and a witness's, to a device that has none, and never another one.
+    # A renewal brings a release key, and witnesses', to a device that has none, and never others.
     release_key = identity.release_key or renewed.release_key
-    witness_key = identity.witness_key or renewed.witness_key
-    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key, witness_key=witness_key)
+    witness = identity.witness_key or renewed.witness_key
+    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key, witness_key=witness)
+    if identity.further_witnesses:
+        further, needed = identity.further_witnesses, identity.witnesses_needed
+        renewed = replace(renewed, further_witnesses=further, witnesses_needed=needed)
     files.save(renewed)
     return renewed
 
@@ -160,9 +163,12 @@ def _identity(
     coordinator_ca = find_authority([unverified_ca], coordinator_ca_sha256, who="the coordinator")
     if not unverified.coordinator_address or (unverified.device_id, unverified.population) != (device_id, population):
         raise CertificateError("the registrar's answer does not fit the certificate it gave; ask the operator")
+    further = _further(unverified)
     return Identity(
         release_key=_release_key(unverified),
         witness_key=_witness_key(unverified),
+        further_witnesses=tuple(map(str, further.keys)),
+        witnesses_needed=further.needed,
         device_id=device_id,
         population=population,
         registrar_address=registrar_address,
@@ -189,12 +195,17 @@ def _witness_key(unverified: registrar_pb2.JoinReply) -> str:
     if not unverified.witness_key:
         return ""
     try:
-        key = NoteKey.parse(unverified.witness_key)
-    except TransparencyError:
-        key = None
-    if key is None or not key.is_witness:
-        raise CertificateError("the registrar names a key for the log of rounds that cannot be; ask the operator")
-    return str(key)
+        return str(witness_key(unverified.witness_key))
+    except ConfigError as error:
+        raise CertificateError(_NO_WITNESS) from error
+
+
+def _further(unverified: registrar_pb2.JoinReply) -> Quorum:
+    """Return whose cosignatures the log needs as well."""
+    try:
+        return Quorum.of(unverified.further_witness_keys, unverified.further_witnesses_needed)
+    except ConfigError as error:
+        raise CertificateError(_NO_WITNESS) from error
 
 
 def registrar_answers(identity: Identity, clock: Clock) -> bool:

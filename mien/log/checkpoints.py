@@ -94,6 +94,13 @@ class Signature:
     name: str
     raw: bytes
 
+    @property
+    def unverified_unix_s(self) -> int | None:
+        """The time that a cosignature names; None for a signature without one."""
+        if len(self.raw) != _ID_BYTES + _TIME_BYTES + _SIGNATURE_BYTES:
+            return None
+        return int.from_bytes(self.raw[_ID_BYTES : _ID_BYTES + _TIME_BYTES], "big")
+
     def __str__(self) -> str:
         return f"{_DASH}{self.name} {base64.b64encode(self.raw).decode()}\n"
 

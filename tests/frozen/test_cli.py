@@ -58,7 +58,7 @@ def test_the_snapshot_is_json_that_holds_every_verb_with_its_parameters() -> Non
     frozen = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
     assert list(frozen) == list(programs())
     assert {name: len(frozen[name]) for name in scripts()} == {
-        "mien-registrar": 21,
+        "mien-registrar": 24,
         "mien-coordinator": 62,
         "mien-device": 26,
         "mien-sim": 19,

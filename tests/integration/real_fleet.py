@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from coordinator.operator.registrar_client import connect_admin
 from coordinator.registrar.config import RegistrarConfig
@@ -187,8 +188,10 @@ class RealFleet:
 
 
 @contextlib.contextmanager
-def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
-    """Run both servers, as processes of their own, while the block runs."""
+def real_fleet(
+    folder: Path, *, prepare: Callable[[CoordinatorHome, RegistrarHome], None] | None = None, **settings: Any
+) -> Iterator[RealFleet]:
+    """Run both servers, as processes of their own, while the block runs; `prepare` changes their folders before."""
     address, admin_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     fleet = FakeFleet(folder, registrar_address=address, crl_fetch_s=0.5, **settings)
     key = settings.get("release_key", "")
@@ -198,6 +201,8 @@ def real_fleet(folder: Path, **settings: Any) -> Iterator[RealFleet]:
     registrar = RegistrarHome.create(folder / "registrar", config, datetime.now(UTC))
     registrar.trust(fleet.home.public(fleet.home.ca_path), replace=False)
     fleet.home.trust(pki.to_pem(registrar.ca()), replace=True)
+    if prepare is not None:
+        prepare(fleet.home, registrar)
     loop = Loop()
     try:
         with _serving(registrar, admin_address, folder / "registrar.log"):

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from mien.protocol.v1 import common_pb2 as mien_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17mien/v1/registrar.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\"L\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\x12\x1d\n\x15\x61ttestation_chain_der\x18\x03 \x03(\x0c\"\xc8\x01\n\tJoinReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_der\x18\x02 \x01(\x0c\x12\x18\n\x10registrar_ca_der\x18\x03 \x01(\x0c\x12\x1a\n\x12\x63oordinator_ca_der\x18\x04 \x01(\x0c\x12\x1b\n\x13\x63oordinator_address\x18\x05 \x01(\t\x12\x12\n\npopulation\x18\x06 \x01(\t\x12\x13\n\x0brelease_key\x18\x07 \x01(\t\x12\x13\n\x0bwitness_key\x18\x08 \x01(\t\"\\\n\x0cRenewRequest\x12\x17\n\x0f\x63\x65rtificate_der\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07unix_ms\x18\x04 \x01(\x03\"\x92\x01\n\rCosignRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\x12\x0f\n\x07log_key\x18\x02 \x01(\x0c\x12\x19\n\x11log_key_signature\x18\x03 \x01(\x0c\x12\x10\n\x08old_size\x18\x04 \x01(\x04\x12\x13\n\x0b\x63onsistency\x18\x05 \x03(\x0c\x12\x1a\n\x12\x63\x65rtificates_after\x18\x06 \x01(\x04\"_\n\x0b\x43osignReply\x12\x10\n\x08\x63osigned\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x14\n\x0c\x63\x65rtificates\x18\x03 \x03(\x0c\x12\x1a\n\x12\x63\x65rtificates_after\x18\x04 \x01(\x04\"\x17\n\x15GetRevocationsRequest\"&\n\x13GetRevocationsReply\x12\x0f\n\x07\x63rl_der\x18\x01 \x01(\x0c\"H\n\x13\x43reateInviteRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x0f\n\x07valid_s\x18\x02 \x01(\r\x12\x0c\n\x04note\x18\x03 \x01(\t\"8\n\x11\x43reateInviteReply\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x16\n\x0e\x65xpires_unix_s\x18\x02 \x01(\x03\"8\n\x13RevokeDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x13\n\x11RevokeDeviceReply\"<\n\x12ListDevicesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_device_id\x18\x02 \x01(\t\":\n\x10ListDevicesReply\x12&\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x15.mien.v1.DeviceRecord\"\xa4\x01\n\x0c\x44\x65viceRecord\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x12\n\npopulation\x18\x02 \x01(\t\x12\x15\n\rjoined_unix_s\x18\x03 \x01(\x03\x12\"\n\x1a\x63\x65rtificate_expires_unix_s\x18\x04 \x01(\x03\x12\x0f\n\x07revoked\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\x12\x13\n\x0b\x61ttestation\x18\x07 \x01(\t2\xae\x02\n\tRegistrar\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12\x30\n\x04Join\x12\x14.mien.v1.JoinRequest\x1a\x12.mien.v1.JoinReply\x12\x32\n\x05Renew\x12\x15.mien.v1.RenewRequest\x1a\x12.mien.v1.JoinReply\x12N\n\x0eGetRevocations\x12\x1e.mien.v1.GetRevocationsRequest\x1a\x1c.mien.v1.GetRevocationsReply\x12\x36\n\x06\x43osign\x12\x16.mien.v1.CosignRequest\x1a\x14.mien.v1.CosignReply2\xbb\x02\n\x0eRegistrarAdmin\x12H\n\x0c\x43reateInvite\x12\x1c.mien.v1.CreateInviteRequest\x1a\x1a.mien.v1.CreateInviteReply\x12H\n\x0cRevokeDevice\x12\x1c.mien.v1.RevokeDeviceRequest\x1a\x1a.mien.v1.RevokeDeviceReply\x12\x45\n\x0bListDevices\x12\x1b.mien.v1.ListDevicesRequest\x1a\x19.mien.v1.ListDevicesReply\x12N\n\x0eGetRevocations\x12\x1e.mien.v1.GetRevocationsRequest\x1a\x1c.mien.v1.GetRevocationsReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17mien/v1/registrar.proto\x12\x07mien.v1\x1a\x14mien/v1/common.proto\"L\n\x0bJoinRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\x12\x1d\n\x15\x61ttestation_chain_der\x18\x03 \x03(\x0c\"\x88\x02\n\tJoinReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_der\x18\x02 \x01(\x0c\x12\x18\n\x10registrar_ca_der\x18\x03 \x01(\x0c\x12\x1a\n\x12\x63oordinator_ca_der\x18\x04 \x01(\x0c\x12\x1b\n\x13\x63oordinator_address\x18\x05 \x01(\t\x12\x12\n\npopulation\x18\x06 \x01(\t\x12\x13\n\x0brelease_key\x18\x07 \x01(\t\x12\x13\n\x0bwitness_key\x18\x08 \x01(\t\x12\x1c\n\x14\x66urther_witness_keys\x18\t \x03(\t\x12 \n\x18\x66urther_witnesses_needed\x18\n \x01(\r\"\\\n\x0cRenewRequest\x12\x17\n\x0f\x63\x65rtificate_der\x18\x01 \x01(\x0c\x12\x0f\n\x07\x63sr_der\x18\x02 \x01(\x0c\x12\x11\n\tsignature\x18\x03 \x01(\x0c\x12\x0f\n\x07unix_ms\x18\x04 \x01(\x03\"\x92\x01\n\rCosignRequest\x12\x12\n\ncheckpoint\x18\x01 \x01(\t\x12\x0f\n\x07log_key\x18\x02 \x01(\x0c\x12\x19\n\x11log_key_signature\x18\x03 \x01(\x0c\x12\x10\n\x08old_size\x18\x04 \x01(\x04\x12\x13\n\x0b\x63onsistency\x18\x05 \x03(\x0c\x12\x1a\n\x12\x63\x65rtificates_after\x18\x06 \x01(\x04\"_\n\x0b\x43osignReply\x12\x10\n\x08\x63osigned\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x14\n\x0c\x63\x65rtificates\x18\x03 \x03(\x0c\x12\x1a\n\x12\x63\x65rtificates_after\x18\x04 \x01(\x04\"\x17\n\x15GetRevocationsRequest\"&\n\x13GetRevocationsReply\x12\x0f\n\x07\x63rl_der\x18\x01 \x01(\x0c\"H\n\x13\x43reateInviteRequest\x12\x12\n\npopulation\x18\x01 \x01(\t\x12\x0f\n\x07valid_s\x18\x02 \x01(\r\x12\x0c\n\x04note\x18\x03 \x01(\t\"8\n\x11\x43reateInviteReply\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x16\n\x0e\x65xpires_unix_s\x18\x02 \x01(\x03\"8\n\x13RevokeDeviceRequest\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x13\n\x11RevokeDeviceReply\"<\n\x12ListDevicesRequest\x12\r\n\x05limit\x18\x01 \x01(\r\x12\x17\n\x0f\x61\x66ter_device_id\x18\x02 \x01(\t\":\n\x10ListDevicesReply\x12&\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x15.mien.v1.DeviceRecord\"\xa4\x01\n\x0c\x44\x65viceRecord\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x12\n\npopulation\x18\x02 \x01(\t\x12\x15\n\rjoined_unix_s\x18\x03 \x01(\x03\x12\"\n\x1a\x63\x65rtificate_expires_unix_s\x18\x04 \x01(\x03\x12\x0f\n\x07revoked\x18\x05 \x01(\x08\x12\x0c\n\x04note\x18\x06 \x01(\t\x12\x13\n\x0b\x61ttestation\x18\x07 \x01(\t2\xae\x02\n\tRegistrar\x12\x33\n\x05Hello\x12\x15.mien.v1.HelloRequest\x1a\x13.mien.v1.HelloReply\x12\x30\n\x04Join\x12\x14.mien.v1.JoinRequest\x1a\x12.mien.v1.JoinReply\x12\x32\n\x05Renew\x12\x15.mien.v1.RenewRequest\x1a\x12.mien.v1.JoinReply\x12N\n\x0eGetRevocations\x12\x1e.mien.v1.GetRevocationsRequest\x1a\x1c.mien.v1.GetRevocationsReply\x12\x36\n\x06\x43osign\x12\x16.mien.v1.CosignRequest\x1a\x14.mien.v1.CosignReply2\xbb\x02\n\x0eRegistrarAdmin\x12H\n\x0c\x43reateInvite\x12\x1c.mien.v1.CreateInviteRequest\x1a\x1a.mien.v1.CreateInviteReply\x12H\n\x0cRevokeDevice\x12\x1c.mien.v1.RevokeDeviceRequest\x1a\x1a.mien.v1.RevokeDeviceReply\x12\x45\n\x0bListDevices\x12\x1b.mien.v1.ListDevicesRequest\x1a\x19.mien.v1.ListDevicesReply\x12N\n\x0eGetRevocations\x12\x1e.mien.v1.GetRevocationsRequest\x1a\x1c.mien.v1.GetRevocationsReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,33 +35,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_JOINREQUEST']._serialized_start=58
   _globals['_JOINREQUEST']._serialized_end=134
   _globals['_JOINREPLY']._serialized_start=137
-  _globals['_JOINREPLY']._serialized_end=337
-  _globals['_RENEWREQUEST']._serialized_start=339
-  _globals['_RENEWREQUEST']._serialized_end=431
-  _globals['_COSIGNREQUEST']._serialized_start=434
-  _globals['_COSIGNREQUEST']._serialized_end=580
-  _globals['_COSIGNREPLY']._serialized_start=582
-  _globals['_COSIGNREPLY']._serialized_end=677
-  _globals['_GETREVOCATIONSREQUEST']._serialized_start=679
-  _globals['_GETREVOCATIONSREQUEST']._serialized_end=702
-  _globals['_GETREVOCATIONSREPLY']._serialized_start=704
-  _globals['_GETREVOCATIONSREPLY']._serialized_end=742
-  _globals['_CREATEINVITEREQUEST']._serialized_start=744
-  _globals['_CREATEINVITEREQUEST']._serialized_end=816
-  _globals['_CREATEINVITEREPLY']._serialized_start=818
-  _globals['_CREATEINVITEREPLY']._serialized_end=874
-  _globals['_REVOKEDEVICEREQUEST']._serialized_start=876
-  _globals['_REVOKEDEVICEREQUEST']._serialized_end=932
-  _globals['_REVOKEDEVICEREPLY']._serialized_start=934
-  _globals['_REVOKEDEVICEREPLY']._serialized_end=953
-  _globals['_LISTDEVICESREQUEST']._serialized_start=955
-  _globals['_LISTDEVICESREQUEST']._serialized_end=1015
-  _globals['_LISTDEVICESREPLY']._serialized_start=1017
-  _globals['_LISTDEVICESREPLY']._serialized_end=1075
-  _globals['_DEVICERECORD']._serialized_start=1078
-  _globals['_DEVICERECORD']._serialized_end=1242
-  _globals['_REGISTRAR']._serialized_start=1245
-  _globals['_REGISTRAR']._serialized_end=1547
-  _globals['_REGISTRARADMIN']._serialized_start=1550
-  _globals['_REGISTRARADMIN']._serialized_end=1865
+  _globals['_JOINREPLY']._serialized_end=401
+  _globals['_RENEWREQUEST']._serialized_start=403
+  _globals['_RENEWREQUEST']._serialized_end=495
+  _globals['_COSIGNREQUEST']._serialized_start=498
+  _globals['_COSIGNREQUEST']._serialized_end=644
+  _globals['_COSIGNREPLY']._serialized_start=646
+  _globals['_COSIGNREPLY']._serialized_end=741
+  _globals['_GETREVOCATIONSREQUEST']._serialized_start=743
+  _globals['_GETREVOCATIONSREQUEST']._serialized_end=766
+  _globals['_GETREVOCATIONSREPLY']._serialized_start=768
+  _globals['_GETREVOCATIONSREPLY']._serialized_end=806
+  _globals['_CREATEINVITEREQUEST']._serialized_start=808
+  _globals['_CREATEINVITEREQUEST']._serialized_end=880
+  _globals['_CREATEINVITEREPLY']._serialized_start=882
+  _globals['_CREATEINVITEREPLY']._serialized_end=938
+  _globals['_REVOKEDEVICEREQUEST']._serialized_start=940
+  _globals['_REVOKEDEVICEREQUEST']._serialized_end=996
+  _globals['_REVOKEDEVICEREPLY']._serialized_start=998
+  _globals['_REVOKEDEVICEREPLY']._serialized_end=1017
+  _globals['_LISTDEVICESREQUEST']._serialized_start=1019
+  _globals['_LISTDEVICESREQUEST']._serialized_end=1079
+  _globals['_LISTDEVICESREPLY']._serialized_start=1081
+  _globals['_LISTDEVICESREPLY']._serialized_end=1139
+  _globals['_DEVICERECORD']._serialized_start=1142
+  _globals['_DEVICERECORD']._serialized_end=1306
+  _globals['_REGISTRAR']._serialized_start=1309
+  _globals['_REGISTRAR']._serialized_end=1611
+  _globals['_REGISTRARADMIN']._serialized_start=1614
+  _globals['_REGISTRARADMIN']._serialized_end=1929
 # @@protoc_insertion_point(module_scope)

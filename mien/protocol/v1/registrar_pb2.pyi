@@ -18,7 +18,7 @@ class JoinRequest(_message.Message):
     def __init__(self, token: _Optional[str] = ..., csr_der: _Optional[bytes] = ..., attestation_chain_der: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class JoinReply(_message.Message):
-    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key", "witness_key")
+    __slots__ = ("device_id", "certificate_der", "registrar_ca_der", "coordinator_ca_der", "coordinator_address", "population", "release_key", "witness_key", "further_witness_keys", "further_witnesses_needed")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_DER_FIELD_NUMBER: _ClassVar[int]
     REGISTRAR_CA_DER_FIELD_NUMBER: _ClassVar[int]
@@ -27,6 +27,8 @@ class JoinReply(_message.Message):
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     RELEASE_KEY_FIELD_NUMBER: _ClassVar[int]
     WITNESS_KEY_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_WITNESS_KEYS_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_WITNESSES_NEEDED_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     certificate_der: bytes
     registrar_ca_der: bytes
@@ -35,7 +37,9 @@ class JoinReply(_message.Message):
     population: str
     release_key: str
     witness_key: str
-    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ..., release_key: _Optional[str] = ..., witness_key: _Optional[str] = ...) -> None: ...
+    further_witness_keys: _containers.RepeatedScalarFieldContainer[str]
+    further_witnesses_needed: int
+    def __init__(self, device_id: _Optional[str] = ..., certificate_der: _Optional[bytes] = ..., registrar_ca_der: _Optional[bytes] = ..., coordinator_ca_der: _Optional[bytes] = ..., coordinator_address: _Optional[str] = ..., population: _Optional[str] = ..., release_key: _Optional[str] = ..., witness_key: _Optional[str] = ..., further_witness_keys: _Optional[_Iterable[str]] = ..., further_witnesses_needed: _Optional[int] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
     __slots__ = ("certificate_der", "csr_der", "signature", "unix_ms")

@@ -34,7 +34,8 @@ from device_sdk.people.enrolled import LastRound
 from mien.contribution import ContributionLayout, Lane
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.log.audit import Anchor
-from mien.log.checkpoints import LOG, Checkpoint, Note, NoteSigner
+from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
+from mien.log.witnesses import AddCheckpoint
 from mien.models import bundles
 from mien.models.variants import VariantList
 from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
@@ -490,6 +491,13 @@ def _of_the_log() -> dict[str, Reader]:
         f"{name}:NoteKey.parse": Reader(texts(f"{name}:NoteKey.parse"), [str(key.key).encode()]),
         f"+{name}:Note.parse": Reader(texts(f"{name}:Note.parse"), [note.encode()]),
         f"{name}:Checkpoint.parse": Reader(texts(f"{name}:Checkpoint.parse"), [checkpoint.text.encode()]),
+        "mien.log.witnesses:AddCheckpoint.parse": Reader(
+            of("mien.log.witnesses:AddCheckpoint.parse"), [AddCheckpoint(3, (bytes(32),), note).to_bytes()]
+        ),
+        "mien.log.witnesses:WitnessAddress.parse": Reader(
+            texts("mien.log.witnesses:WitnessAddress.parse"),
+            [f"{NoteSigner.of(WITNESS, RELEASE_KEY).key} https://witness.example".encode()],
+        ),
         "mien.log.entries:LogEntry.read": Reader(
             of("mien.log.entries:LogEntry.read"), [to_canonical_json(each) for each in entries]
         ),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from coordinator.keys import pki
+from coordinator.keys.note_keys import log_signer
 from coordinator.registrar.store import Store as RegistrarStore
 from coordinator.registrar.witness import Witness
 from coordinator.service.log_keeper import EntryProof, LogKeeper
@@ -18,9 +20,10 @@ from coordinator.store import round_log
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, TransparencyError, UnreachableError
-from mien.log.checkpoints import Checkpoint, Note, log_key
+from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteSigner, log_key
 from mien.log.entries import LogEntry, certificate_entry, round_entry
 from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
+from mien.log.witnesses import AddCheckpoint, WitnessAddress, added, cosigned
 from mien.protocol.v1 import registrar_pb2
 from mien.shell.clock import Clock
 
@@ -35,6 +38,26 @@ def numbered(number: int) -> LogEntry:
 
 
 @dataclass
+class FurtherWitness:
+    """A further witness without a network before it: what `public_witness` decides by, and signs."""
+
+    signer: NoteSigner
+    last: Checkpoint | None = None
+    is_away: bool = False
+    asked: int = 0
+
+    def answer(self, request: AddCheckpoint) -> bytes | int:
+        self.asked += 1
+        if self.is_away:
+            raise UnreachableError("the witness does not answer")
+        new = added(self.last, request, log_signer(COORDINATOR).key)
+        if isinstance(new, int):
+            return new
+        self.last = new
+        return cosigned(self.signer, request, int(NOW.timestamp()))
+
+
+@dataclass
 class Bench:
     """A log in a real database, and a real witness without a network between them."""
 
@@ -43,6 +66,7 @@ class Bench:
     witness: Witness
     is_away: bool = False
     calls: int = 0
+    further: dict[str, FurtherWitness] = field(default_factory=dict)
 
     async def ask(self, request: registrar_pb2.CosignRequest) -> registrar_pb2.CosignReply:
         self.calls += 1
@@ -53,7 +77,11 @@ class Bench:
         return registrar_pb2.CosignReply(cosigned=cosigned.note, size=cosigned.size)
 
     def keeper(self) -> LogKeeper:
-        return LogKeeper(self.store, self.thread, COORDINATOR, Clock(), self.ask)
+        def ask(witness: WitnessAddress, asked: AddCheckpoint) -> bytes | int:
+            return self.further[witness.key.name].answer(asked)
+
+        addresses = [WitnessAddress(each.signer.key, "https://x") for each in self.further.values()]
+        return LogKeeper(self.store, self.thread, COORDINATOR, Clock(), self.ask, addresses, ask)
 
     def append(self, *entries: LogEntry) -> None:
         self.store.round_log(lambda db: round_log.append(db, 1, entries))
@@ -147,5 +175,64 @@ def test_what_the_log_does_not_hold_is_not_proved(bench: Bench) -> None:
     async def story() -> None:
         with pytest.raises(NotFoundError, match="no statement of this round"):
             await bench.keeper().prove("ab/1/1", 0, 0.0)
+
+    asyncio.run(story())
+
+
+def two_witnesses() -> dict[str, FurtherWitness]:
+    signers = [NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (7, 8)]
+    return {signer.key.name: FurtherWitness(signer) for signer in signers}
+
+
+def signers_of(note: str) -> set[str]:
+    """Return the further witnesses whose cosignature a kept checkpoint has."""
+    return {each.name for each in Note.parse(note).unverified_signatures} & set(two_witnesses())
+
+
+def test_further_witnesses_cosign_what_the_registrar_did(bench: Bench) -> None:
+    async def story() -> None:
+        bench.further = two_witnesses()
+        one, other = bench.keeper(), bench.keeper()
+        for number, keeper in enumerate((one, one, other, bench.keeper(), one), 1):
+            bench.append(numbered(number))
+            while await keeper.cosign(bench.ask):
+                pass
+            proof = await keeper.prove(numbered(number).subject, 0, 0.0)
+            note = Note.parse(proof.checkpoint)
+            for key in (bench.witness.key, *(each.signer.key for each in bench.further.values())):
+                assert note.check(key) == int(NOW.timestamp())
+        # Asked twice where a keeper did not know what a witness signed last: once after `other`'s, at each new keeper.
+        assert {each.asked for each in bench.further.values()} == {5 + 3}
+
+    asyncio.run(story())
+
+
+def test_a_witness_that_is_away_holds_nobody_up_and_its_cosignature_follows(bench: Bench) -> None:
+    async def story() -> None:
+        bench.further = two_witnesses()
+        away, there = bench.further.values()
+        away.is_away = True
+        bench.append(numbered(1))
+        keeper = bench.keeper()
+        assert not await keeper.cosign(bench.ask)
+        assert signers_of(bench.store.round_log(round_log.read_head).cosigned) == {there.signer.key.name}
+        away.is_away, there.is_away = False, True
+        assert not await keeper.cosign(bench.ask)  # the entries are the same: what was signed before stays
+        assert signers_of(bench.store.round_log(round_log.read_head).cosigned) == set(bench.further)
+
+    asyncio.run(story())
+
+
+def test_a_witness_that_saw_more_or_signs_something_else_is_not_counted(bench: Bench) -> None:
+    async def story() -> None:
+        bench.further = two_witnesses()
+        ahead, wrong = bench.further.values()
+        ahead.last = Checkpoint(log_signer(COORDINATOR).key.name, 40, bytes(32))
+        wrong.signer = ahead.signer
+        bench.append(numbered(1))
+        assert not await bench.keeper().cosign(bench.ask)
+        kept = bench.store.round_log(round_log.read_head).cosigned
+        assert signers_of(kept) == set()
+        assert Note.parse(kept).check(bench.witness.key)
 
     asyncio.run(story())

@@ -17,6 +17,7 @@ from mien.errors import CorruptDataError, NotFoundError, TransparencyError, Vers
 from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
 from mien.log.entries import LogEntry, round_entry
 from mien.log.merkle import consistency_proof, inclusion_proof, tree_root
+from mien.log.witnesses import Quorum
 from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.protocol.rounds import RoundRef, Wait
 from mien.shell.clock import Clock
@@ -50,6 +51,7 @@ class Coordinator:
     entries: list[LogEntry] = field(default_factory=list)
     signer: NoteSigner = SIGNER
     is_cosigned: bool = True
+    further: tuple[NoteSigner, ...] = ()
     asked: int = 0
 
     def append(self, *entries: LogEntry) -> Coordinator:
@@ -64,6 +66,7 @@ class Coordinator:
         note = Note(text, (self.signer.sign(text),))
         if self.is_cosigned:
             note = note.with_signatures(REGISTRAR.sign(text, int(self.clock.now())))
+        note = note.with_signatures(*(each.sign(text, int(self.clock.now())) for each in self.further))
         consistency = consistency_proof(self.tree.node, first_size, size) if first_size <= size else []
         inclusion = inclusion_proof(self.tree.node, position, size)
         return RoundProof(str(note), self.signer.key.public, position, tuple(inclusion), tuple(consistency))
@@ -74,9 +77,10 @@ class Phone:
     files: LogFiles
     clock: SetClock
     registrar_is_there: bool = True
+    further: Quorum = field(default_factory=Quorum)
 
     def check(self, coordinator: object, entry: LogEntry) -> str | Wait:
-        log = RoundLog(REGISTRAR.key, self.files, lambda: self.registrar_is_there, self.clock)
+        log = RoundLog(REGISTRAR.key, self.files, lambda: self.registrar_is_there, self.clock, self.further)
         return log.check(coordinator, REF, entry)  # type: ignore[arg-type]
 
 
@@ -188,6 +192,29 @@ def test_what_was_taken_without_a_cosignature_binds_the_coordinator(phone: Phone
     assert "registrar is away" in str(phone.check(fork, statement(3, told="f")))
     with pytest.raises(TransparencyError, match="do not begin with the 3"):
         phone.check(coordinator.append(statement(3), statement(4)), statement(4))
+
+
+def test_a_phone_asks_for_as_many_further_witnesses_as_it_was_told(phone: Phone, coordinator: Coordinator) -> None:
+    signers = [NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (7, 8, 9)]
+    phone.further = Quorum(tuple(each.key for each in signers), 2)
+    phone.registrar_is_there = False  # no excuse: of further witnesses none is done without
+    for some in ((), tuple(signers[:1])):
+        coordinator.further = some
+        found = phone.check(coordinator, statement(2))
+        assert isinstance(found, Wait)
+        assert f"{2 - len(some)} of the 2 further witnesses" in found.reason
+        assert phone.files.last() is None
+    coordinator.further = (signers[0], signers[2])
+    assert phone.check(coordinator, statement(2)) == ""
+
+
+def test_a_further_witness_s_forged_signature_is_refused_with_evidence(phone: Phone, coordinator: Coordinator) -> None:
+    signer = NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes([7]) * 32))
+    forger = NoteSigner(signer.key, Ed25519PrivateKey.from_private_bytes(bytes([8]) * 32))
+    phone.further, coordinator.further = Quorum((signer.key,), 1), (forger,)
+    with pytest.raises(TransparencyError, match=f"signature by {signer.key.name} does not hold"):
+        phone.check(coordinator, statement(2))
+    assert phone.files.evidence()[0]["further_witnesses"] == [str(signer.key)]
 
 
 @pytest.mark.parametrize("error", [NotFoundError("no statement"), VersionError("upgrade")])

@@ -35,6 +35,7 @@ from mien.errors import (
     MienError,
     UnreachableError,
 )
+from mien.log.checkpoints import WITNESS, NoteKey
 from mien.protocol.invite import Invite
 from simulation.testing import free_port
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
@@ -256,6 +257,26 @@ def test_renewal_keeps_the_device_and_gives_a_later_certificate(
     assert renewed.certificate.not_valid_after_utc > identity.certificate.not_valid_after_utc
     assert files.load().certificate == renewed.certificate
     assert files.load().invite_sha256 == identity.invite_sha256
+
+
+def test_a_device_pins_further_witnesses_and_a_renewal_never_brings_others(tmp_path: Path) -> None:
+    keys = tuple(str(NoteKey.named(WITNESS, bytes([n]) * 32)) for n in (1, 2, 3))
+    folder = tmp_path / "registrar"
+    home = Home.at(tmp_path / "phone")
+    home.folder.mkdir()
+    files = IdentityFiles(home, FileKeyStore(home.folder / "keys"))
+    with local_registrar(folder, replace(CONFIG, witnesses=keys[:2], witnesses_needed=1)) as registrar:
+        identity = attempt(invite_of(registrar), files)
+        assert identity.quorum.needed == 1
+        assert tuple(map(str, files.load().quorum.keys)) == keys[:2]
+        fresh = replace(identity, further_witnesses=keys[2:], witnesses_needed=1)
+        assert renew(fresh, files, ShiftedClock(), random.Random(0)).further_witnesses == keys[2:]
+        before = replace(identity, further_witnesses=(), witnesses_needed=0)
+        assert renew(before, files, ShiftedClock(), random.Random(0)).quorum == identity.quorum
+    stored = json.loads(home.identity.read_text())
+    del stored["further_witnesses"], stored["witnesses_needed"]
+    home.identity.write_text(json.dumps(stored))
+    assert files.load().quorum.needed == 0  # as a phone that joined before
 
 
 def test_renewal_is_due_in_the_last_third_of_a_certificates_life(
