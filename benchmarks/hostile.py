@@ -33,7 +33,7 @@ METHODS: Final = {
 }
 QUICK: Final = (
     *(("registrar", name) for name in ("silent_sockets", "idle_http2", "stalled_calls", "large_metadata", "bad_joins")),
-    ("registrar", "revocation_lists"),
+    *(("registrar", name) for name in ("brief_calls", "reset_calls", "revocation_lists")),
     *(("operators", name) for name in ("half_handshakes", "stalled_calls")),
     *(("coordinator", name) for name in ("half_handshakes", "stalled_calls")),
     *(("dashboard", name) for name in ("silent_sockets", "idle_tls")),
@@ -42,6 +42,7 @@ REST: Final = (
     *(("registrar", name) for name in ("half_handshakes", "idle_tls")),
     *(("operators", name) for name in ("silent_sockets",)),
     *(("coordinator", name) for name in ("silent_sockets", "idle_tls", "idle_http2", "large_metadata")),
+    *(("coordinator", name) for name in ("brief_calls", "reset_calls")),
     ("dashboard", "half_handshakes"),
 )
 

@@ -42,7 +42,7 @@ from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService, add_rounds_service
-from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor, listen
+from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen
 from coordinator.store import audit
 from coordinator.store.ownership import check_ownership
 from coordinator.store.report import Budgets
@@ -321,8 +321,7 @@ def _server(
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ("grpc.max_concurrent_streams", min(config.max_calls, 4 * config.device_calls_at_once)),
-        HANDSHAKE_LIMIT,
+        *connection_limits(calls=min(config.max_calls, config.device_calls_at_once)),
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.min_ping_interval_without_data_ms", 10_000),

@@ -31,7 +31,14 @@ from coordinator.registrar.store import Store
 from coordinator.registrar.witness import Witness
 from coordinator.service.connections import ConnectionShares
 from coordinator.service.limits import FailureLimiter, OpenCalls, network_of
-from coordinator.service.rpc import ErrorInterceptor, FirstMessages, ReadableInterceptor, listen, peer_host
+from coordinator.service.rpc import (
+    ErrorInterceptor,
+    FirstMessages,
+    ReadableInterceptor,
+    connection_limits,
+    listen,
+    peer_host,
+)
 from coordinator.store import audit
 from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.log.witnesses import Quorum
@@ -44,8 +51,11 @@ from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
-_STREAMS: Final = 16
+_STREAMS: Final = 4
 """Calls that one connection may have open; a phone has one at a time."""
+
+_WAITING: Final = 16
+"""Calls of one address whose message is waited for."""
 
 _SILENT_S: Final = 20.0
 """After how long a connection without any call is shut: a phone calls as soon as it is connected."""
@@ -137,7 +147,7 @@ class _FairInterceptor(ReadableInterceptor):
     """Gives each address its share of calls: to be begun, and to be answered. Goes behind `ErrorInterceptor`."""
 
     def __init__(self, config: RegistrarConfig, shares: ConnectionShares) -> None:
-        self._first = FirstMessages(config.first_message_s, min(config.calls_per_address, _STREAMS))
+        self._first = FirstMessages(config.first_message_s, min(config.calls_per_address, _WAITING))
         self._open, self._shares = OpenCalls(config.calls_per_address), shares
 
     def wrapped(self, call: Any, form: str, method: str) -> Any:
@@ -159,8 +169,7 @@ def _server(max_message_bytes: int, config: RegistrarConfig) -> tuple[grpc.aio.S
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", pki.MAX_CRL_BYTES),
-        ("grpc.max_concurrent_streams", _STREAMS),
-        ("grpc.server_handshake_timeout_ms", _HANDSHAKE_MS),
+        *connection_limits(calls=_STREAMS, handshake_ms=_HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     shares = ConnectionShares(config.connections_per_address, silent_s=_SILENT_S)

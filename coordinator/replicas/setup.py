@@ -27,7 +27,7 @@ from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import Gate
 from coordinator.service.metrics import Metrics
-from coordinator.service.rpc import HANDSHAKE_LIMIT, ErrorInterceptor, listen
+from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen
 from coordinator.store.thread import StoreThread
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
@@ -83,7 +83,7 @@ class Replication:
         last = ForwardingInterceptor(self.keeper, self._routes, None)
         self._server = server = grpc.aio.server(
             interceptors=(ErrorInterceptor(self._metrics.call_ended), access, last),
-            options=(*SERVER_OPTIONS, HANDSHAKE_LIMIT, ("grpc.so_reuseport", 0)),
+            options=(*SERVER_OPTIONS, *connection_limits(calls=config.max_calls), ("grpc.so_reuseport", 0)),
         )
         leaf = ServerLeaf(authority, (host, "localhost", "127.0.0.1"), self._clock.now_utc)
         address = config.replica_listen or f"[::]:{port}"

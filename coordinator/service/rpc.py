@@ -27,14 +27,30 @@ from mien.shell.version import software
 
 _LOG = structlog.get_logger()
 
-HANDSHAKE_LIMIT: Final = ("grpc.server_handshake_timeout_ms", 20_000)
-"""Longest time for a handshake, as long as a phone tries to connect at most; slower connections are dropped:
-gRPC's own two minutes let a few idle sockets use up all that a process may have open."""
+_HANDSHAKE_MS: Final = 20_000
+_METADATA_BYTES: Final = 4096
 
 _Call: TypeAlias = Callable[[Any, Any], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, Any], AsyncGenerator[Any, None]]
 _Told: TypeAlias = Callable[[str], AbstractContextManager[None]]
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+def connection_limits(*, calls: int, handshake_ms: int = _HANDSHAKE_MS) -> tuple[tuple[str, int], ...]:
+    """Return options of a server for what one connection may take: time to shake hands, open calls, a call's beginning.
+
+    A handshake takes as long as a phone tries to connect at most; gRPC's own two minutes let a few idle sockets use up
+    all that a process may have open. gRPC keeps all calls that were begun in one queue, in the order in which they came
+    and whether or not their connection is still there, and asks for them one by one: what a new connection can put
+    into it before anybody looks is what it may have open, so `calls` is as few as a caller needs. Metadata of ours are
+    a few hundred bytes; larger ones are refused before they reach that queue.
+    """
+    return (
+        ("grpc.max_concurrent_streams", calls),
+        ("grpc.server_handshake_timeout_ms", handshake_ms),
+        ("grpc.max_metadata_size", _METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", _METADATA_BYTES),
+    )
 
 
 def hello_reply(request: common_pb2.HelloRequest, program: str, unix_ms: int) -> common_pb2.HelloReply:
