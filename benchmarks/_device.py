@@ -198,6 +198,7 @@ def _in_float64(job: Job, part: ParameterPart, objective: Objective) -> NDArray[
     backbone.requires_grad_(False)
     tensors = [dict(backbone.named_parameters())[name].requires_grad_() for name in part.names]
     private = {name: torch.tensor(v, dtype=torch.float64, requires_grad=True) for name, v in objective.private.items()}
+    fixed = {name: torch.tensor(v, dtype=torch.float64) for name, v in objective.fixed.items()}
     leaves = [*tensors, *private.values()]
     velocities = [torch.zeros_like(leaf) for leaf in leaves]
     for batch in batches(job.local, len(job.crops), np.random.default_rng(0)):
@@ -206,7 +207,8 @@ def _in_float64(job: Job, part: ParameterPart, objective: Objective) -> NDArray[
         x = torch.from_numpy(job.spec.input.network_input(mirrored)).double()
         rows = {name: torch.tensor(v[batch.indices]).double() for name, v in objective.per_crop.items()}
         flags = torch.from_numpy(batch.flipped).double()
-        loss = find_loss(objective.name)(LossInput(backbone(x), private, rows, objective.constants, mirrored=flags))
+        seen = LossInput(backbone(x), private, rows, objective.constants, fixed, flags)
+        loss = find_loss(objective.name)(seen)
         gradients = torch.autograd.grad(loss, leaves, materialize_grads=True)
         with torch.no_grad():
             for i, (leaf, velocity, g) in enumerate(zip(leaves, velocities, gradients, strict=True)):

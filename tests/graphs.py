@@ -28,6 +28,7 @@ LIMITS: Mapping[str, int] = {"B": 6, "K": 8, "L": 3, "G": 5}
 CONSTANTS: Mapping[str, float] = {
     "scale": 8.0,
     "margin": 0.2,
+    "log_others": 4.0,
     "distillation": 0.5,
     "temperature": 0.5,
     "alpha_cosface": 1.0,
@@ -72,6 +73,7 @@ def objective_of(form: ObjectiveForm, num_crops: int, dim: int, *, seed: int = 3
     return Objective(
         form.objective,
         private={name: drawn(shape) for name, shape in form.private},
+        fixed={name: drawn(shape) / np.float32(8) for name, shape in form.fixed},
         per_crop=per_crop,
         constants={**CONSTANTS, **dict(form.built_in)},
         unit_norm=tuple(name for name, _ in form.private if name in vectors),

@@ -187,7 +187,7 @@ def step_function(backbone: Backbone, part: ParameterPart, form: ObjectiveForm) 
         )
     size = part.size
     inputs: dict[str, Shape] = {**tail.inputs, **_objective_inputs(form, dim)}
-    inputs |= {"velocity": (size,), **{f"velocity.{name}": _fixed(shape, dim) for name, shape in form.private}}
+    inputs |= {"velocity": (size,), **{f"velocity.{name}": _sized(shape, dim) for name, shape in form.private}}
     inputs |= {f"unit_norm.{name}": () for name, _ in form.private} | dict.fromkeys(NUMBERS, ())
     inputs["correction"] = (1,)
 
@@ -222,8 +222,9 @@ def _private_step(at: Values, name: str, tensor: Tensor, gradient: Tensor) -> di
 
 
 def _objective_inputs(form: ObjectiveForm, dim: int) -> dict[str, Shape]:
-    inputs = {f"private.{name}": _fixed(shape, dim) for name, shape in form.private}
-    inputs |= {f"per_crop.{name}": _fixed(shape, dim) for name, shape in form.per_crop}
+    inputs = {f"private.{name}": _sized(shape, dim) for name, shape in form.private}
+    inputs |= {f"fixed.{name}": _sized(shape, dim) for name, shape in form.fixed}
+    inputs |= {f"per_crop.{name}": _sized(shape, dim) for name, shape in form.per_crop}
     if form.sees_mirroring:
         inputs["mirrored"] = ("B",)
     return inputs | {f"constant.{name}": () for name in form.constants}
@@ -237,7 +238,9 @@ def _loss(form: ObjectiveForm, at: Values, embeddings: Tensor, private: Values) 
     per_crop = {name: at[f"per_crop.{name}"] for name, _ in form.per_crop}
     # A constant that is an input is a tensor here, where losses otherwise see a number.
     constants: dict[str, Any] = dict(form.built_in) | {name: at[f"constant.{name}"] for name in form.constants}
-    return find_loss(form.objective)(LossInput(embeddings, private, per_crop, constants, mirrored=at.get("mirrored")))
+    fixed = {name: at[f"fixed.{name}"] for name, _ in form.fixed}
+    seen = LossInput(embeddings, private, per_crop, constants, fixed, at.get("mirrored"))
+    return find_loss(form.objective)(seen)
 
 
 def _call(backbone: Backbone, parameters: Values, x: Tensor, start: int, stop: int | None) -> Tensor:
@@ -265,6 +268,6 @@ def _cut(vector: Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Ten
     return {name: piece.reshape(shape) for (name, shape), piece in zip(shapes.items(), pieces, strict=True)}
 
 
-def _fixed(shape: Shape, dim: int) -> Shape:
+def _sized(shape: Shape, dim: int) -> Shape:
     """Return a shape whose letter D is the embedding's length."""
     return tuple(dim if size == "D" else size for size in shape)

@@ -28,7 +28,10 @@ Shapes = tuple[tuple[str, tuple[str | int, ...]], ...]
 
 @dataclass(frozen=True)
 class ObjectiveForm:
-    """An objective up to sizes and constants: its tensors, the constants that are inputs, those that are built in."""
+    """An objective up to sizes and constants: its tensors, the constants that are inputs, those that are built in.
+
+    `private` tensors are trained and `fixed` ones are not.
+    """
 
     objective: str
     private: Shapes
@@ -36,6 +39,7 @@ class ObjectiveForm:
     constants: tuple[str, ...] = ()
     built_in: tuple[tuple[str, float], ...] = ()
     sees_mirroring: bool = False
+    fixed: Shapes = ()
 
     @property
     def name(self) -> str:
@@ -51,13 +55,13 @@ def form_of(objective: Objective) -> ObjectiveForm:
     make = _FORMS.get(objective.name)
     if make is None:
         raise ConfigError(_refusal(objective.name))
-    if objective.fixed:
-        raise ConfigError(f"objective {objective.name!r} comes with fixed tensors, which no graph takes; use torch")
     form = make(objective)
     missing = [name for name, _ in form.private if name not in objective.private]
+    missing += [name for name, _ in form.fixed if name not in objective.fixed]
     missing += [name for name, _ in form.per_crop if name not in objective.per_crop and name != SAMPLE_WEIGHT]
     missing += [name for name in form.constants if name not in objective.constants]
     extra = sorted(set(objective.private) - {name for name, _ in form.private})
+    extra += sorted(set(objective.fixed) - {name for name, _ in form.fixed})
     extra += sorted(set(objective.per_crop) - {name for name, _ in form.per_crop})
     if missing or extra:
         raise ConfigError(
@@ -128,6 +132,11 @@ def _cosface_distilled(_: Objective) -> ObjectiveForm:
     return ObjectiveForm("cosface_distilled", _MANY, _TARGET + _WEIGHT + teacher, constants, sees_mirroring=True)
 
 
+def _moment_softmax(_: Objective) -> ObjectiveForm:
+    moments: Shapes = (("mean", ("D",)), ("covariance", ("D", "D")))
+    return ObjectiveForm("moment_softmax", (), _TARGET + _WEIGHT, ("log_others", *_MARGIN), fixed=_MANY + moments)
+
+
 def _fedfr(objective: Objective) -> ObjectiveForm:
     private: Shapes = (("local_proxies", ("L", "D")), ("public_proxies", ("G", "D")))
     per_crop: Shapes = _TARGET
@@ -156,6 +165,7 @@ _FORMS: Final[Mapping[str, Callable[[Objective], ObjectiveForm]]] = {
     "fedfr": _fedfr,
     "arcface": _arcface,
     "softmax": lambda _: ObjectiveForm("softmax", _MANY, _TARGET + _WEIGHT),
+    "moment_softmax": _moment_softmax,
 }
 _POOLED: Final = ("dan", "dann")
 
@@ -164,11 +174,14 @@ def _examples(name: str, arcface_margin: float) -> Iterator[Objective]:
     """Yield one objective of each form, its tensors as small as can be."""
     vectors = np.zeros((2, 2), np.float32)
     constants = dict.fromkeys(
-        (*_MARGIN, "distillation", "temperature", "alpha_cosface", "alpha_contrastive", "alpha_branch", "branch_scale",
-         "branch_margin", "exponent", "balance"), 1.0)  # fmt: skip
+        (*_MARGIN, "log_others", "distillation", "temperature", "alpha_cosface", "alpha_contrastive", "alpha_branch",
+         "branch_scale", "branch_margin", "exponent", "balance"), 1.0)  # fmt: skip
     if name == "positive_hinge":
         yield Objective(name, {"class_embedding": vectors[0]}, constants=constants)
         yield Objective(name, {"class_embedding": vectors}, per_crop={"target": vectors}, constants=constants)
+    elif name == "moment_softmax":
+        fixed = {"class_embeddings": vectors, "mean": vectors[0], "covariance": vectors}
+        yield Objective(name, fixed=fixed, per_crop={"target": vectors}, constants=constants)
     elif name == "fedfr":
         yield from _fedfr_examples(vectors, constants)
     else:

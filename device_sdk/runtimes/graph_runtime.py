@@ -419,6 +419,7 @@ def _constant_feed(form: ObjectiveForm, objective: Objective, local: LocalSpec) 
     """Return the inputs that stay the same from step to step."""
     private_momentum = local.momentum if local.private_momentum is None else local.private_momentum
     feed = {f"constant.{name}": _number(objective.constants[name]) for name in form.constants}
+    feed |= {f"fixed.{name}": np.asarray(objective.fixed[name], np.float32) for name, _ in form.fixed}
     feed |= {f"unit_norm.{name}": _number(float(name in objective.unit_norm)) for name, _ in form.private}
     return feed | {
         "momentum": _number(local.momentum),

@@ -18,7 +18,14 @@ from torch import Tensor
 from mien.errors import ConfigError
 from mien.objectives.domain_losses import domain_loss, multi_kernel_mmd
 from mien.objectives.heads import arcface_logits, cosface_logits, cosines, l2_normalise, personalise, softmax_logits
-from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge
+from mien.objectives.losses import (
+    cross_entropy,
+    dfc_loss,
+    distillation,
+    model_contrastive,
+    moment_softmax,
+    positive_hinge,
+)
 
 Tensors = Mapping[str, Tensor]
 
@@ -101,6 +108,21 @@ def _arcface(at: LossInput) -> Tensor:
 def _softmax(at: LossInput) -> Tensor:
     logits_BK = softmax_logits(at.embeddings, at.private["class_embeddings"])
     return cross_entropy(logits_BK, at.per_crop["target"], at.sample_weight)
+
+
+def _moment_softmax(at: LossInput) -> Tensor:
+    """CosFace over the device's own identities and everybody else, whose two moments it was told."""
+    return moment_softmax(
+        at.embeddings,
+        at.fixed["class_embeddings"],
+        at.per_crop["target"],
+        at.fixed["mean"],
+        at.fixed["covariance"],
+        log_others=at.constants["log_others"],
+        scale=at.constants["scale"],
+        margin=at.constants["margin"],
+        sample_weight_B=at.sample_weight,
+    )
 
 
 def _dan(at: LossInput) -> Tensor:
@@ -193,12 +215,13 @@ OBJECTIVES: Final[Mapping[str, Loss]] = MappingProxyType(
         "fedfr": _fedfr,
         "arcface": _arcface,
         "softmax": _softmax,
+        "moment_softmax": _moment_softmax,
         "dan": _dan,
         "dann": _dann,
     }
 )
 
-_WEIGHTED: Final = frozenset({"positive_hinge", "cosface", "arcface", "softmax"})
+_WEIGHTED: Final = frozenset({"positive_hinge", "cosface", "arcface", "softmax", "moment_softmax"})
 
 # Losses of a batch as a whole: the gradients of its pieces do not add up to its own.
 _COMPARE_IMAGES: Final = frozenset({"dan", "dann"})

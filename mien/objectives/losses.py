@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mien.errors import ConfigError
-from mien.objectives.heads import l2_normalise
+from mien.objectives.heads import cosface_logits, l2_normalise
 
 
 def weighted_mean(loss_B: Tensor, sample_weight_B: Tensor | None = None) -> Tensor:
@@ -108,6 +108,35 @@ def distillation(
     teacher_BK = F.log_softmax(_at_least_float32(teacher_logits_BK.detach()) / temperature, 1)
     divergence_B = (teacher_BK.exp() * (teacher_BK - student_BK)).sum(1)
     return temperature**2 * weighted_mean(divergence_B, sample_weight_B)
+
+
+def moment_softmax(
+    emb_BD: Tensor,
+    w_KD: Tensor,
+    target_BK: Tensor,
+    mean_D: Tensor,
+    covariance_DD: Tensor,
+    *,
+    log_others: float,
+    scale: float = 16.0,
+    margin: float = 0.2,
+    sample_weight_B: Tensor | None = None,
+) -> Tensor:
+    """Return the mean CosFace loss over K known classes and all others, of whom two moments are known.
+
+    If the others' unit class vectors w_j are about Gaussian, the sum of their e^(s z.w_j) is about n E e^(s z.w) =
+    e^r with r = log n + s z.mu + s^2/2 z'Bz: the moment generating function of N(mu, B) at s z. So an image costs
+    -log(e^(o_y) / (sum_k e^(o_k) + e^r)), o being CosFace's logits; with K = 1 that is softplus(r - o). `log_others`
+    is log n. The two moments and w get no gradient from here. Source: the expectation is that of Wang et al.,
+    "Implicit Semantic Data Augmentation for Deep Networks" (NeurIPS 2019), eq 7, there over one class's features.
+    """
+    z_BD = l2_normalise(emb_BD)
+    others_B = log_others + scale * (z_BD @ mean_D) + scale * scale / 2 * ((z_BD @ covariance_DD) * z_BD).sum(1)
+    logits_BK = cosface_logits(emb_BD, w_KD, target_BK, scale=scale, margin=margin)
+    among_known_B = -(F.log_softmax(logits_BK, 1) * target_BK).sum(1)
+    # log(sum_k e^(o_k)) is the target's logit and its loss among the known.
+    known_B = (logits_BK * target_BK).sum(1) + among_known_B
+    return weighted_mean(among_known_B + F.softplus(others_B - known_B), sample_weight_B)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -43,6 +43,27 @@ def arcface_loss(features: Array, w: Array, labels: list[int], s: float, m: floa
     return float(np.mean(losses))
 
 
+def everybody_loss(
+    features: Array, w: Array, labels: list[int], mean: Array, covariance: Array, others: float, s: float, m: float
+) -> float:
+    """CosFace over w and `others` more classes from N(mean, covariance), whose terms are integrated by quadrature.
+
+    The product of an image z and such a class vector is N(z.mean, z'Cz): a Gauss-Hermite rule gives the expectation of
+    e^(s product) without its closed form.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    losses = []
+    for f, y in zip(features, labels, strict=True):
+        z = unit(f)
+        cos = [float(z @ unit(row)) for row in w]
+        products = float(z @ mean) + np.sqrt(float(z @ covariance @ z)) * nodes
+        expected = float((weights * np.exp(s * products)).sum() / np.sqrt(2 * np.pi))
+        top = np.exp(s * (cos[y] - m))
+        known = sum(np.exp(s * c) for j, c in enumerate(cos) if j != y)
+        losses.append(-np.log(top / (top + known + others * expected)))
+    return float(np.mean(losses))
+
+
 def positive_hinge(features: Array, w: Array, m: float) -> float:
     """FedFace eq 7: (1/n) sum_j max(0, m - w^T f(x_j))^2 with f and w of length 1."""
     return float(np.mean([max(0.0, m - float(unit(f) @ unit(w))) ** 2 for f in features]))

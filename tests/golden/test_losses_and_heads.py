@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mien.objectives.heads import arcface_logits, cosface_logits, cosines, personalise, softmax_logits
-from mien.objectives.losses import cross_entropy, dfc_loss, distillation, model_contrastive, positive_hinge, proximal
+from mien.objectives.losses import (
+    cross_entropy,
+    dfc_loss,
+    distillation,
+    model_contrastive,
+    moment_softmax,
+    positive_hinge,
+    proximal,
+)
 from tests.golden import _reference_losses as paper
 
 pytestmark = pytest.mark.numerics
@@ -64,6 +72,29 @@ def test_cosface(s: float, m: float) -> None:
         FEATURES,
         CLASSES,
     )
+
+
+SPREAD: Array = RNG.normal(size=(6, 6)) / 8
+COVARIANCE: Array = SPREAD @ SPREAD.T
+MEAN: Array = RNG.normal(size=6) / 5
+
+
+@pytest.mark.parametrize(("s", "m"), [(16.0, 0.2), (4.0, 0.0)])
+@pytest.mark.parametrize("classes", [1, 4])
+def test_a_softmax_against_everybody_is_that_over_classes_of_a_normal_distribution(
+    s: float, m: float, classes: int
+) -> None:
+    labels = [label % classes for label in LABELS]
+    target = torch.eye(classes, dtype=torch.float64)[labels]
+    mean, covariance = torch.tensor(MEAN), torch.tensor(COVARIANCE)
+
+    def ours(f: Tensor, w: Tensor) -> Tensor:
+        return moment_softmax(f, w, target, mean, covariance, log_others=np.log(300.0), scale=s, margin=m)
+
+    def papers(f: Array, w: Array) -> float:
+        return paper.everybody_loss(f, w, labels, MEAN, COVARIANCE, 300.0, s, m)
+
+    check(ours, papers, FEATURES, CLASSES[:classes])
 
 
 @pytest.mark.parametrize(("s", "m"), [(64.0, 0.5), (16.0, 0.2), (8.0, 0.0)])

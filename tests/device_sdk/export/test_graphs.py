@@ -98,8 +98,11 @@ def test_an_objective_with_other_tensors_is_refused() -> None:
         form_of(dataclasses.replace(good, per_crop={}))
     with pytest.raises(ConfigError, match=r"has \['surprise'\]"):
         form_of(dataclasses.replace(good, private={**good.private, "surprise": np.zeros(1, np.float32)}))
-    with pytest.raises(ConfigError, match="fixed tensors"):
+    with pytest.raises(ConfigError, match=r"has \['x'\]"):
         form_of(dataclasses.replace(good, fixed={"x": np.zeros(1, np.float32)}))
+    (moments,) = standard_forms("moment_softmax")
+    with pytest.raises(ConfigError, match=r"lacks \['class_embeddings', 'mean', 'covariance'\]"):
+        form_of(dataclasses.replace(objective_of(moments, 4, 8), fixed={}))
     with pytest.raises(ConfigError, match="'nonsense' is unknown"):
         form_of(Objective("nonsense"))
 

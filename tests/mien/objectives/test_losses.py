@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from mien.errors import ConfigError
+from mien.objectives.heads import cosface_logits
 from mien.objectives.losses import (
     cross_entropy,
     dfc_loss,
     distillation,
     model_contrastive,
+    moment_softmax,
     positive_hinge,
     proximal,
     weighted_mean,
@@ -37,6 +39,30 @@ def test_positive_hinge_by_hand() -> None:
     assert float(positive_hinge(emb, w.expand(3, 2))) == pytest.approx((0 + 0.81 + 3.61) / 3, rel=1e-6)
     per_image = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
     assert float(positive_hinge(emb, per_image)) == 0.0
+
+
+def test_a_softmax_against_everybody_by_hand() -> None:
+    """Two others at right angles to the image: softplus(log 2 - s (1 - m)); s^2/2 z'Bz joins in."""
+    emb, w, target = torch.tensor([[3.0, 0.0]]), torch.tensor([[1.0, 0.0]]), torch.ones(1, 1)
+    mean, nothing = torch.tensor([0.0, 1.0]), torch.zeros(2, 2)
+    given = {"log_others": math.log(2), "scale": 4.0, "margin": 0.25}
+    expected = math.log1p(math.exp(math.log(2) - 4 * 0.75))
+    assert float(moment_softmax(emb, w, target, mean, nothing, **given)) == pytest.approx(expected, rel=1e-6)
+    spread = torch.diag(torch.tensor([0.1, 7.0]))
+    expected = math.log1p(math.exp(math.log(2) + 8 * 0.1 - 4 * 0.75))
+    assert float(moment_softmax(emb, w, target, mean, spread, **given)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_softmax_against_others_at_one_place_is_cosface_over_them() -> None:
+    """Without a covariance the others are copies of their mean, and so the ordinary loss over as many classes."""
+    generator = torch.Generator().manual_seed(2)
+    emb, w = torch.randn(5, 3, generator=generator), torch.randn(2, 3, generator=generator)
+    mean = torch.nn.functional.normalize(torch.randn(3, generator=generator), dim=0)
+    labels = torch.nn.functional.one_hot(torch.tensor([0, 1, 1, 0, 1]), 2).float()
+    everyone, target = torch.cat([w, mean.expand(4, 3)]), torch.cat([labels, torch.zeros(5, 4)], 1)
+    expected = cross_entropy(cosface_logits(emb, everyone, target, scale=16.0, margin=0.2), target)
+    found = moment_softmax(emb, w, labels, mean, torch.zeros(3, 3), log_others=math.log(4))
+    torch.testing.assert_close(found, expected)
 
 
 def test_cross_entropy_by_hand() -> None:

@@ -202,10 +202,11 @@ def test_images_of_weight_0_are_as_good_as_absent_where_a_loss_says_so(name: str
     emb_BD, w_KD = (torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in ((3, DIM), (2, DIM)))
     target_BK = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     private = {"class_embeddings": w_KD, "class_embedding": w_KD}
-    constants = {"margin": 1.0, "scale": 4.0}
+    fixed = {"class_embeddings": w_KD, "mean": w_KD.mean(0), "covariance": w_KD.T @ w_KD / 8}
+    constants = {"margin": 1.0, "scale": 4.0, "log_others": 3.0}
 
     def loss(num_images: int, **rows: torch.Tensor) -> float:
-        at = LossInput(emb_BD[:num_images], private, {"target": target_BK[:num_images], **rows}, constants)
+        at = LossInput(emb_BD[:num_images], private, {"target": target_BK[:num_images], **rows}, constants, fixed)
         return float(find_loss(name)(at))
 
     filled = loss(3, sample_weight=torch.tensor([1.0, 1.0, 0.0]))
