@@ -23,10 +23,15 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class Lane:
-    """A named run of float32 elements of a contribution."""
+    """A named run of float32 elements of a contribution.
+
+    A masked update's lanes are scaled to `privacy.l2_clip` together; one with a `clip` of its own is scaled to that L2
+    norm apart from the others. Plain sums are not clipped.
+    """
 
     name: str
     size: int
+    clip: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -136,11 +136,11 @@ def options_of(task: TaskSpec) -> FedFrOptions:
         )
     # The first round tells the server where Phi starts: `public_classes` vectors of length 1.
     start_norm = math.sqrt(options.public_classes)
-    if options.aggregate_public_head and task.privacy.is_masked and task.privacy.l2_clip <= start_norm:
+    if options.aggregate_public_head and task.privacy.dp.is_on and task.privacy.l2_clip <= start_norm:
         raise ConfigError(
             f"privacy.l2_clip is {task.privacy.l2_clip:g}, and the proxies of {options.public_classes} public "
-            f"identities alone have norm {start_norm:.3g}, so the first round would be clipped: raise it, or set "
-            "options.aggregate_public_head to false"
+            f"identities alone have norm {start_norm:.3g}; under differential privacy one clip is for both, so the "
+            "first round would be clipped: raise it, or set options.aggregate_public_head to false"
         )
     return options
 
@@ -151,9 +151,14 @@ def _over_preset(task: TaskSpec) -> FedFrOptions:
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
-    """Return the lanes of a contribution: sums only, the change of Phi among them unless it starts anew each round."""
+    """Return the lanes of a contribution: sums only, the change of Phi among them unless it starts anew each round.
+
+    Phi has a clip of its own, twice the norm with which it starts: `privacy.l2_clip` is the model's. Under differential
+    privacy, whose noise is as large as all that one device may send, one clip is for both.
+    """
     options = options_of(task)
-    head = (Lane("delta_public", options.public_classes * dim),) if options.aggregate_public_head else ()
+    clip = 0.0 if task.privacy.dp.is_on else 2 * math.sqrt(options.public_classes)
+    head = (Lane("delta_public", options.public_classes * dim, clip),) if options.aggregate_public_head else ()
     return ContributionLayout((*update_lanes(part), *head))
 
 

@@ -9,11 +9,13 @@ Chance is drawn in the order of the list: a share of noise, then 32 bytes, the s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mien.dp.mechanisms import RandomBytes
 from mien.errors import ConfigError, LayoutMismatchError
@@ -97,12 +99,32 @@ def protect(draft: Draft, *, config: RoundConfig, dp: DpSpec, random: RandomByte
 def clip(draft: Draft, *, numbers: NumberFormat) -> None:
     """Scale the update to L2 norm S at most, and say whether it was within: one device changes a sum by S at most.
 
-    The bit stays 0 where nothing would hide it. Raises NonFiniteError for NaN or infinity.
+    Blocks with clips of their own are scaled each to its clip, and all else to what S leaves beside these. The bit
+    stays 0 where nothing would hide it. Raises NonFiniteError for NaN or infinity.
     """
-    norm = l2_norm(draft.addends.update)
-    is_within = norm <= numbers.l2_clip
-    draft.factor = 1.0 if is_within else numbers.l2_clip / norm
+    if draft.addends.blocks:
+        draft.addends, is_within = _clipped_by_block(draft.addends, numbers)
+    else:
+        norm = l2_norm(draft.addends.update)
+        is_within = norm <= numbers.l2_clip
+        draft.factor = 1.0 if is_within else numbers.l2_clip / norm
     draft.vector[CLIP_BIT] = is_within and draft.addends.tells_clip
+
+
+def _clipped_by_block(addends: Addends, numbers: NumberFormat) -> tuple[Addends, bool]:
+    """Return the addends with every block of the update within its clip, and whether all were within before."""
+    update, is_within = addends.update.copy(), True
+    rest = np.ones(len(update), bool)
+    for place, _ in addends.blocks:
+        rest[place] = False
+    left = math.sqrt(max(0.0, numbers.l2_clip**2 - sum(clip**2 for _, clip in addends.blocks)))
+    parts: list[tuple[slice | NDArray[np.bool_], float]] = [*addends.blocks, (rest, left)]
+    for place, most in parts:
+        norm = l2_norm(update[place])
+        if norm > most:
+            update[place] *= np.float32(most / norm)
+            is_within = False
+    return replace(addends, update=update), is_within
 
 
 def quantise(draft: Draft, *, numbers: NumberFormat, rounding: Callable[[], RoundingWords]) -> None:

@@ -172,6 +172,8 @@ def plan_round(
 ) -> RoundConfig:
     """Return the terms of an attempt of `task`, k and t by its profile's rule; `l2_clip` replaces the task's own.
 
+    S is the L2 norm of a whole update: that clip, and beside it those of lanes that have one of their own.
+
     Raises ConfigError where the task's numbers cannot be added up or a sum would hold too many devices, CohortError
     where it holds fewer than 3.
     """
@@ -194,7 +196,9 @@ def plan_round(
         numbers=with_room_for_noise(
             plan_numbers(
                 n_max,
-                l2_clip=privacy.l2_clip if l2_clip is None else l2_clip,
+                l2_clip=math.hypot(
+                    privacy.l2_clip if l2_clip is None else l2_clip, *(lane.clip for lane in contribution.summed)
+                ),
                 coordinate_clip=privacy.coordinate_clip,
                 max_weight=privacy.max_weight,
                 ring_bits=privacy.ring_bits,

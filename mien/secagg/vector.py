@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -66,6 +67,7 @@ class Addends:
     """Addends of one device before weighting, rounding and masking.
 
     `update` (d,) float32 and `metrics` are per-image means: the weight (images, capped) is applied after rounding.
+    `blocks` are the slices of `update` that have an L2 clip of their own, and these clips.
     `noise` (d,) int64 is the device's share of distributed noise in steps, or None. `tells_clip` is False where the
     clip bit must stay 0, because nothing would hide it (differential privacy with a fixed clip).
     """
@@ -75,6 +77,7 @@ class Addends:
     metrics: tuple[float, ...] = field(default=(), repr=False)
     noise: NDArray[np.int64] | None = field(default=None, repr=False)
     tells_clip: bool = field(default=True, repr=False)
+    blocks: tuple[tuple[slice, float], ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -174,6 +177,16 @@ class ContributionMap:
         """The vector that carries these lanes."""
         return VectorLayout(sum(lane.size for lane in self.update_lanes), len(self.metric_lanes))
 
+    @cached_property
+    def blocks(self) -> tuple[tuple[slice, float], ...]:
+        """Slices of the update that have an L2 clip of their own, and these clips."""
+        ends = accumulate(lane.size for lane in self.update_lanes)
+        return tuple(
+            (slice(end - lane.size, end), lane.clip)
+            for lane, end in zip(self.update_lanes, ends, strict=True)
+            if lane.clip
+        )
+
     def addends(self, contribution: Contribution) -> Addends:
         """Return a contribution's lanes divided by its weight, which the rounding multiplies in again exactly."""
         weight = float(contribution.summed[self.layout.slices["weight"]][0])
@@ -183,7 +196,7 @@ class ContributionMap:
         parts = [lanes[lane.name] for lane in self.update_lanes]
         update = np.concatenate(parts) if parts else np.zeros(0, np.float32)
         metrics = tuple(float(lanes[lane.name][0]) / weight for lane in self.metric_lanes)
-        return Addends(int(weight), update / np.float32(weight), metrics)
+        return Addends(int(weight), update / np.float32(weight), metrics, blocks=self.blocks)
 
     def total(self, opened: OpenedSum) -> Total:
         """Return the opened sum as the total that a method's server half takes."""

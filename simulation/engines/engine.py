@@ -150,14 +150,7 @@ def rounds(
     `run_task`.
     """
     method, engine = find_method(task.method), as_engine(engine)
-    least = task.cohort.min_reports + ((task.rounds - 1) * task.cohort.size if method.adds_up else 0)
-    if len(cohort.crops) < least:
-        why = f"cohort.min_reports is {task.cohort.min_reports}"
-        if method.adds_up and task.rounds > 1:
-            why = f"{task.rounds} cohorts of {task.cohort.size} that do not overlap take {least}"
-        raise ConfigError(f"there are {len(cohort.crops)} clients and {why}; add clients or lower it")
-    if method.requirements(task).validators and not cohort.validators:
-        raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
+    check_runnable(task, len(cohort.crops), has_validators=bool(cohort.validators))
     if task.asynchronous is not None:
         if first > 1:
             raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
@@ -179,6 +172,21 @@ def rounds(
         yield Step(state, cohort, _record(number, devices, trained))
 
 
+def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool) -> None:
+    """Raise ConfigError for a task whose rounds this many clients cannot run, or not without validators."""
+    method = find_method(task.method)
+    least = task.cohort.min_reports + ((task.rounds - 1) * task.cohort.size if method.adds_up else 0)
+    if num_clients < least:
+        why = f"cohort.min_reports is {task.cohort.min_reports}"
+        if method.adds_up and task.rounds > 1:
+            why = f"{task.rounds} cohorts of {task.cohort.size} that do not overlap take {least}"
+        raise ConfigError(f"there are {num_clients} clients and {why}; add clients or lower it")
+    if method.requirements(task).validators and not has_validators:
+        raise ConfigError(f"method {task.method} needs validators for this task's options, and the cohort has none")
+    if task.asynchronous is not None and (why := method.requirements(task).why_synchronous):
+        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
+
+
 def _asynchronous_rounds(
     task: TaskSpec,
     part: ParameterPart,
@@ -192,8 +200,6 @@ def _asynchronous_rounds(
     """Yield a step for each model: of a cohort that may have trained on an older one, weighed by its staleness."""
     method, spec = find_method(task.method), task.asynchronous
     assert spec is not None
-    if why := method.requirements(task).why_synchronous:
-        raise ConfigError(f"method {task.method} has no asynchronous mode: {why}. Leave asynchronous out")
 
     def train(number: int, devices: tuple[str, ...]) -> RoundResult:
         return engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))

@@ -85,14 +85,15 @@ def run_command(
     from simulation.pages.run_page import write_run
     from simulation.program.progress import said_when_interrupted, watching
     from simulation.runs.export import TensorBoard
+    from simulation.runs.run import dry_run as dry_run_of
     from simulation.runs.run import run_experiment
-    from simulation.runs.spec import dry_plan, from_data, load_data, with_changes
+    from simulation.runs.spec import from_data, load_data, with_changes
 
     data, swept = load_data(experiment)
     spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
     root = faces_root(faces)
     if dry_run:
-        summary = dry_plan(spec, root).summary()
+        summary = dry_run_of(spec, root)
         cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
         return
     folder = out or Path("out/runs") / spec.name
@@ -140,7 +141,7 @@ def _print_plan(summary: Mapping[str, Any]) -> None:
         *(f"{name.replace('_', ' ')}: {number}" for name, number in partition.items()),
     ]
     if summary["generated"]:
-        lines.append(f"not on this machine, lists made up: {', '.join(summary['generated'])}")
+        lines.append(f"not on this machine, and made up: {', '.join(summary['generated'])}")
     cli.say("\n".join(lines))
 
 

@@ -8,7 +8,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,23 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.errors import AlreadyExistsError, EmptyFolderError
 from mien.evaluation import Comparisons, all_pairs
-from mien.layout import Vector, model_id
+from mien.layout import ParameterPart, Vector, model_id
 from mien.methods import find_method
 from mien.methods.base import Crops, Runtime
 from mien.records import to_mapping
 from mien.shell import provenance
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
-from simulation.engines.choice import InWorker, Place, device, opened
-from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, rounds
+from simulation.engines.choice import InWorker, Place, choose, device, opened
+from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, check_runnable, rounds
 from simulation.engines.runtimes import OncePerRound, PublicOnly
-from simulation.engines.sums import epsilon_spent
+from simulation.engines.sums import EpsilonSpent, cohort_sum, epsilon_spent
 from simulation.faces.features import kept_features
 from simulation.faces.models import Model, read_model, sface_with_adapter, write_model
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
 from simulation.runs.records import Header, RunFolder, only_writer, read_json, to_json
-from simulation.runs.spec import ModelSource, Plan, RunSpec, make_plan
+from simulation.runs.spec import ModelSource, Plan, RunSpec, dry_plan, make_plan
 
 
 def run_experiment(
@@ -84,9 +84,8 @@ def _run(
     # 1. Who holds what.
     spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
-    model = model_of(spec.model, root)
-    task, part = spec.task, model.layout.part(spec.task.trainable or model.spec.trainable or ("*",))
-    private = epsilon_spent(task, find_method(task.method).contribution_layout(task, part, model.spec.input.dim))
+    model, task = model_of(spec.model, root), spec.task
+    part, private = check_start(plan, model)
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
@@ -146,6 +145,41 @@ def _run(
     write_atomically(run.evaluation, to_json({**found, **shown, "run": provenance_of_run}))
     run.finish()
     return read_json(run.evaluation)
+
+
+def check_start(plan: Plan, model: Model) -> tuple[ParameterPart, EpsilonSpent | None]:
+    """Return the part of the model that a run trains, and what its noise costs; raises as a run does that cannot start.
+
+    All that can be found wrong before a picture is read is found here.
+    """
+    spec, task, dim = plan.spec, plan.spec.task, model.spec.input.dim
+    _check_tested(plan)
+    part, method = model.layout.part(task.trainable or model.spec.trainable or ("*",)), find_method(task.method)
+    check_runnable(task, len(plan.partition.clients), has_validators=False)
+    layout = method.contribution_layout(task, part, dim)
+    private = epsilon_spent(task, layout)
+    cohort_sum(task, layout, spec.sums, 1)
+    method.server_start(task, part, model.theta)
+    if spec.engine != "cluster":
+        trained = dataclasses.replace(model.spec, trainable=tuple(part.names))
+        choose(spec.engine, _trainer(spec, TorchRuntime(trained, model.layout)), task, part, spec.sums)
+    return part, private
+
+
+def dry_run(spec: RunSpec, root: Path) -> dict[str, Any]:
+    """Return who would hold what, without reading an image; raises as a run does that cannot start.
+
+    Absent faces are made up at their declared size. In the place of an absent model stands a small one, with which all
+    is checked but the names of its tensors.
+    """
+    plan = dry_plan(spec, root)
+    absent = spec.model.source == "folder" and not (root / spec.model.path).is_dir()
+    source = ModelSource(source="new", backbone="mobilefacenet_folded", dim=128) if absent else spec.model
+    if absent:
+        checked = replace(spec, task=replace(spec.task, trainable=()))
+        plan = replace(plan, spec=checked, generated=(*plan.generated, spec.model.path))
+    check_start(plan, model_of(source, root))
+    return plan.summary()
 
 
 class Spent:
@@ -219,14 +253,18 @@ def _cohort(plan: Plan, reader: Reader) -> Cohort:
 
 def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
     """Return the crops of an experiment's phones and test people; raises EmptyFolderError without the latter."""
-    if not plan.partition.test:
-        raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
+    _check_tested(plan)
     reader = Reader(images_of_all(plan.spec.faces, root), model.input)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)
     test = plan.partition.test[:limit]
     cohort = _cohort(plan, reader)
     crops, test_labels = reader.read(test)
     return Faces(cohort, crops, test_labels, len(test), reader)
+
+
+def _check_tested(plan: Plan) -> None:
+    if not plan.partition.test:
+        raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
 
 
 def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:

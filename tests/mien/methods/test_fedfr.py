@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,11 @@ from mien.methods.fedfr import (
     training_set,
 )
 from mien.methods.personal import DistillationSpec, distil, fine_tune, personal_model
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
+from mien.protocol.ids import AttemptNumber, RoundNumber
+from mien.secagg.emulation import EmulatedSum
+from mien.secagg.planner import RoundIds, plan_round
+from mien.secagg.vector import ContributionMap
+from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -164,14 +169,42 @@ def test_wrong_options_are_named(options: dict[str, object], message: str) -> No
         options_of(with_options(**options))
 
 
-def test_a_clip_that_would_cut_the_first_round_is_refused() -> None:
+def test_a_clip_that_would_cut_the_first_round_is_refused_where_it_is_for_everything() -> None:
     """Sixteen vectors of length 1 have norm 4."""
-    task = replace(with_options(public_classes=16), privacy=PrivacySpec(min_cohort=3, l2_clip=4.0))
+    dp = DpSpec("central_gaussian", noise_multiplier=1.0, epsilon=9.0, delta=1e-5, max_participations=1)
+    task = replace(with_options(public_classes=16), trainable=("x",))
+    noised = PrivacySpec(min_cohort=3, max_weight=1, l2_clip=4.0, dp=dp)
     with pytest.raises(ConfigError, match=r"privacy\.l2_clip is 4.*norm 4"):
-        options_of(task)
-    options_of(replace(task, privacy=PrivacySpec(min_cohort=3, l2_clip=4.1)))
-    options_of(replace(task, privacy=PrivacySpec(min_cohort=3, l2_clip=4.0, secure_aggregation="off")))
-    options_of(replace(task, options={**task.options, "aggregate_public_head": False}))
+        options_of(replace(task, privacy=noised))
+    options_of(replace(task, privacy=replace(noised, l2_clip=4.1)))
+    options_of(replace(task, privacy=noised, options={**task.options, "aggregate_public_head": False}))
+    options_of(replace(task, privacy=PrivacySpec(min_cohort=3, l2_clip=4.0)))
+
+
+def test_a_thousand_public_identities_fit_under_the_default_clip() -> None:
+    """Their proxies have a clip of their own; the model's update keeps the task's, and the sum is checked for both."""
+    task = replace(with_options(public_classes=1000), privacy=PrivacySpec(min_cohort=3))
+    layout = FEDFR.contribution_layout(task, PART, 4)
+    config = plan_round(task, layout, RoundIds(bytes(16), RoundNumber(1), AttemptNumber(1), bytes(32), bytes(32)))
+    assert config.numbers.l2_clip == pytest.approx(math.hypot(10.0, 2 * math.sqrt(1000)))
+    phi = np.zeros((1000, 4), np.float32)
+    phi[:, 0] = 1.0
+    lanes = {
+        "count": np.ones(1),
+        "weight": np.ones(1),
+        "loss_before": np.ones(1),
+        "loss_after": np.ones(1),
+        "delta": np.full(PART.size, 28 / math.sqrt(PART.size)),
+        "delta_public": phi.reshape(-1),
+    }
+    mapping, total = ContributionMap(layout), EmulatedSum(config)
+    random = np.random.default_rng(0).bytes
+    for _ in range(3):
+        contribution = layout.pack({name: np.asarray(each, np.float32) for name, each in lanes.items()})
+        total.add(mapping.addends(contribution), DpSpec(), random)
+    summed = mapping.total(total.open(0.0))
+    np.testing.assert_allclose(summed.mean("delta_public").reshape(1000, 4), phi, atol=1e-3)
+    assert np.linalg.norm(summed.mean("delta")) == pytest.approx(10.0, rel=1e-3)
 
 
 # What leaves the phone, and what stays.
