@@ -15,12 +15,18 @@ import mien.client.wire.Bytes;
 public final class Canonical {
     static final int HASH_BYTES = 32;
     static final int ID_BYTES = 16;
+    private static final String DOMAIN = "MSA2/";
 
     private Canonical() {}
 
+    /** Returns what sets a hash or key of this protocol apart from all others: "MSA2/" label. */
+    static byte[] domain(String label) {
+        return (DOMAIN + label).getBytes(StandardCharsets.US_ASCII);
+    }
+
     /** Returns H(tag, parts): SHA-256 over u16 length, "MSA2/" tag, then u64 length and part for each part. */
     public static byte[] hash(String tag, byte[]... parts) {
-        byte[] name = ("MSA2/" + tag).getBytes(StandardCharsets.US_ASCII);
+        byte[] name = domain(tag);
         MessageDigest digest = Bytes.sha256();
         digest.update(Bytes.bigEndian(name.length, 2));
         digest.update(name);

@@ -140,7 +140,7 @@ final class Keys {
 
     /** Returns HKDF-SHA256(ikm, salt R, info = "MSA2/" label ids), 32 bytes. */
     static byte[] derive(byte[] ikm, byte[] binding, String label, byte[]... ids) {
-        byte[] info = Bytes.concat(Bytes.utf8("MSA2/" + label), Bytes.concat(ids));
+        byte[] info = Bytes.concat(Canonical.domain(label), Bytes.concat(ids));
         return mac(mac(binding, ikm), Bytes.concat(info, new byte[] {1}));
     }
 
