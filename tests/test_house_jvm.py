@@ -16,8 +16,9 @@ ROOMS = {
     BASE: set(),
     "wire": {BASE},
     "store": {BASE, "wire"},
+    "log": {BASE, "wire"},
     "secagg": {BASE, "wire"},
-    "join": {BASE, "wire", "store", "secagg"},
+    "join": {BASE, "wire", "store", "log", "secagg"},
     "model": {BASE, "wire", "store"},
     "train": {BASE, "wire", "store", "model"},
     "vision": {BASE, "wire", "model", "train"},
@@ -25,8 +26,9 @@ ROOMS = {
     "people": {BASE, "wire", "store", "model", "train"},
     "tasks": {BASE, "wire", "secagg", "model", "train"},
     "server": {BASE, "wire", "store", "join", "model"},
-    "rounds": {BASE, "wire", "store", "secagg", "join", "model", "train", "people", "tasks", "server"},
-    FACADE: {BASE, "wire", "store", "secagg", "join", "model", "train", "enrol", "people", "tasks", "server", "rounds"},
+    "rounds": {BASE, "wire", "store", "log", "secagg", "join", "model", "train", "people", "tasks", "server"},
+    FACADE: {BASE, "wire", "store", "log", "secagg", "join", "model", "train", "enrol", "people", "tasks", "server"}
+    | {"rounds"},
 }
 """The rooms from the ground up, each with those that it uses."""
 

@@ -37,8 +37,9 @@ def others(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
 
 
 def take_part(phone: JvmDevice, **meanwhile: Any) -> dict[str, Any]:
-    """Have a phone look for work until there was some, and return how that ended."""
-    while (outcome := phone.do("participate", min_cohort=3, unmet=[], **meanwhile))["kind"] == "WAIT":
+    """Have a phone look for work until there was some, and return how that ended; all rounds are over one model."""
+    told = {"min_cohort": 3, "max_sums_per_model": 9, "unmet": [], **meanwhile}
+    while (outcome := phone.do("participate", **told))["kind"] == "WAIT":
         pass
     return outcome
 

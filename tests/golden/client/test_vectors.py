@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from device_sdk.rounds.participate import local_seed
-from mien.errors import ConfigError, CorruptDataError, InviteError
+from mien.errors import ConfigError, CorruptDataError, InviteError, TransparencyError
 from mien.layout import model_id
+from mien.log.checkpoints import Checkpoint, Note, NoteKey
 from mien.methods import METHODS
 from mien.models.bundles import check_description, hash_of, verify
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
+from tests.golden.client._sums_vectors import WHY
 from tests.golden.client._vectors import ADAPTED, REFUSED, SKELLAM, TASK, UNSUMMED
 from tests.golden.client.write import FOLDER, text_of
 
@@ -26,7 +29,7 @@ def load(name: str) -> Any:
     return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["draws.json", "invites.json", "sealed.json"])
+@pytest.mark.parametrize("name", ["draws.json", "invites.json", "sealed.json", "transparency.json"])
 def test_the_files_are_what_the_code_gives(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
     assert written == text_of(name), "phones in other languages have to follow: write the vectors again, and build them"
@@ -137,6 +140,55 @@ def test_refused_invites_are_refused_here_too() -> None:
     for case in load("invites.json")["refused"]:
         with pytest.raises(InviteError):
             Invite.from_url(case["url"])
+
+
+def _holds(check: Callable[..., object], *told: object) -> bool:
+    try:
+        check(*told)
+    except TransparencyError:
+        return False
+    return True
+
+
+def test_proofs_and_notes_that_the_log_is_not_of_are_refused_here_too() -> None:
+    file = load("transparency.json")
+    for kind in ("inclusion", "consistency"):
+        refused = [case for case in file["proofs"][kind] if not case["holds"]]
+        assert len(refused) > 25, kind
+    notes = file["notes"]
+    keys = {name: NoteKey.parse(key) for name, key in notes["keys"].items()}
+    for case in notes["refused"]:
+        with pytest.raises(TransparencyError):
+            Note.parse(case["note"]).check(keys[case["key"]])
+    for case in notes["broken"]:
+        assert not _holds(lambda note: Checkpoint.parse(Note.parse(note).text), case["note"]), case["why"]
+    assert not any(_holds(NoteKey.parse, key) for key in notes["broken_keys"].values())
+
+
+def test_every_look_at_the_log_ends_with_what_it_is_called_after() -> None:
+    """Of the lies each is refused for its own reason, and what was taken or waited for is no lie."""
+    looks = load("transparency.json")["looks"]
+    ends = {look["what"]: look["ends"] for look in looks}
+    assert {what for what, end in ends.items() if end == "taken"} == {
+        *("the first round", "a log that grew", "a log of one entry", "no cosignature, the registrar away")
+    }
+    assert sum(end == "waits" for end in ends.values()) == 3
+    assert all((look["why"] is not None) is (look["ends"] == "refused") for look in looks)
+    assert len({look["why"] for look in looks if look["why"]}) >= 9
+
+
+def test_sums_are_refused_for_every_reason_and_cost_as_written() -> None:
+    """Records gain fields, and the last bit of an epsilon may differ: what each step ends with does not."""
+    file, now = load("sums.json"), json.loads(text_of("sums.json"))
+    steps = [step for story in file["stories"] for step in story["steps"]]
+    again = [step for story in now["stories"] for step in story["steps"]]
+    for name in ("do", "ends", "sums_today", "terms"):
+        assert [step[name] for step in steps] == [step[name] for step in again], name
+    assert {step["ends"] for step in steps} == {"ok", "replay", *WHY.values()}
+    assert file["terms"] == now["terms"]
+    for case, mine in zip(file["epsilons"], now["epsilons"], strict=True):
+        assert case["sums"] == mine["sums"]
+        assert mine["epsilon"] == pytest.approx(case["epsilon"], rel=1e-12, abs=1e-15)
 
 
 def test_draws_differ_from_seed_to_seed() -> None:

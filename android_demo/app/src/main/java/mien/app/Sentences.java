@@ -58,6 +58,8 @@ public final class Sentences {
                 return R.string.error_non_finite;
             case BUDGET_EXCEEDED:
                 return R.string.error_budget_exceeded;
+            case TRANSPARENCY:
+                return R.string.error_transparency;
             case UNREACHABLE:
                 return R.string.error_unreachable;
             case DRAINING:

@@ -10,6 +10,7 @@ import java.util.concurrent.locks.ReentrantLock;
 import mien.client.join.Identity;
 import mien.client.join.IdentityKeys;
 import mien.client.join.Joining;
+import mien.client.log.NoteKey;
 import mien.client.model.Blob;
 import mien.client.model.Bundle;
 import mien.client.model.Graphs;
@@ -27,8 +28,10 @@ import mien.client.rounds.Conditions;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Leaving;
 import mien.client.rounds.Listener;
+import mien.client.rounds.LogFiles;
 import mien.client.rounds.Outcome;
 import mien.client.rounds.Participant;
+import mien.client.rounds.RoundLog;
 import mien.client.secagg.RandomBytes;
 import mien.client.server.CoordinatorClient;
 import mien.client.store.Folder;
@@ -49,6 +52,7 @@ import mien.client.wire.Invite;
  * home/gallery/           sealed records of people     graphs/   by hash, of the release or put there
  * home/rounds/            what was trained, sealed     sums/     the log of private sums, sealed
  * home/journal/           what happened, sealed        participation.json   whether this device asked to stay out
+ * home/log/               what was seen of the log     log-evidence.json    lies about the log, to hand on
  * home/numbers.json       the last person's number     lock      held while a device is open
  * </pre>
  *
@@ -63,6 +67,7 @@ public final class Device implements AutoCloseable {
     public final Gallery gallery;
     public final Attempts attempts;
     public final Journal journal;
+    public final LogFiles logFiles;
     final StayingOut stayingOut;
     private final Folder home;
     private final HomeLock lock;
@@ -91,6 +96,7 @@ public final class Device implements AutoCloseable {
             rounds = new Vault(home.folder("rounds"), keys, "rounds");
             attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
             journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
+            logFiles = new LogFiles(new Vault(home.folder("log"), keys, "log"), home);
             stayingOut = new StayingOut(home, gallery);
             models = new ModelStore(home.folder("models"));
             joining = new Joining(home, identityKeys, clock, random);
@@ -167,13 +173,15 @@ public final class Device implements AutoCloseable {
     }
 
     /**
-     * Leaves the fleet: asks to be left out of rounds, destroys everything of {@link #wipe}, then the identity. Returns
-     * whether the coordinator was told; where it was not, the operator has to be asked to revoke this device.
+     * Leaves the fleet: asks to be left out of rounds, destroys everything of {@link #wipe}, then the identity; what was
+     * seen of the fleet's log is forgotten, and evidence of lies put aside. Returns whether the coordinator was told; where
+     * it was not, the operator has to be asked to revoke this device.
      */
     public boolean leave() {
         wipe();
         boolean told = tellParticipation();
         joining.leave();
+        logFiles.beginAnew();
         home.delete(StayingOut.FILE);
         return told;
     }
@@ -439,7 +447,20 @@ public final class Device implements AutoCloseable {
                     return bytes;
                 };
         return new Participant(
-                client, gallery, rounds, attempts, models, this::runtime, agreement, conditions, clock, chance, listener);
+                client, gallery, rounds, attempts, models, this::runtime, agreement, conditions, clock, chance, listener,
+                roundLog(client.identity));
+    }
+
+    /** Returns the check of rounds against the log; null for a device that was told no witness's key yet. */
+    private RoundLog roundLog(Identity identity) {
+        return identity.witnessKey.isEmpty()
+                ? null
+                : new RoundLog(
+                        NoteKey.parse(identity.witnessKey), logFiles, () -> joining.registrarAnswers(identity), clock);
+    }
+
+    long now() {
+        return clock.unixMs();
     }
 
     String pendingRound() {

@@ -24,6 +24,7 @@ public enum ErrorCode {
     COHORT("cohort"),
     VIOLATION("violation"),
     BUDGET_EXCEEDED("budget_exceeded"),
+    TRANSPARENCY("transparency"),
     UNREACHABLE("unreachable"),
     DRAINING("draining"),
     RATE_LIMITED("rate_limited"),

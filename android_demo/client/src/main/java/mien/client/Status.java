@@ -31,6 +31,12 @@ public final class Status {
     public final String pendingRound;
     /** Private sums that this device is or may be in: they cannot be taken back. */
     public final int numPrivateSums;
+    /** Those of the last 24 hours to which phones added no noise of their own: as many as the owner lets it into. */
+    public final int numSumsToday;
+    /** Whether rounds are looked up in the public log; not until the registrar has named its key, at the next renewal. */
+    public final boolean looksUpRounds;
+    /** What lies about that log the coordinator told, each in a sentence; the evidence is there to be handed on. */
+    public final List<String> lies;
     /** Whether this device asks to be left out of rounds, and whether the coordinator still has to be told so. */
     public final boolean staysOut;
 
@@ -64,6 +70,9 @@ public final class Status {
         numAgreed = agreed;
         pendingRound = device.pendingRound();
         numPrivateSums = device.attempts.numSums();
+        numSumsToday = device.attempts.numSumsToday(joined ? identity.population : null, device.now() / 1000);
+        looksUpRounds = joined && !identity.witnessKey.isEmpty();
+        lies = device.logFiles.lies();
         staysOut = device.stayingOut.wanted();
         stillToTell = joined && device.stayingOut.isToTell();
         sentBytes = device.journal.sentBytes();

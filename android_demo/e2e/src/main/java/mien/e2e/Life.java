@@ -117,6 +117,9 @@ public final class Life {
                 return facts("told", device.tellParticipation());
             case "leave":
                 return facts("told", device.leave());
+            case "log":
+                device.logFiles.beginAnew();
+                return facts();
             case "status":
                 return status(device.status());
             default:
@@ -164,7 +167,11 @@ public final class Life {
     }
 
     private Object outcome(Fields told) {
-        Agreement agreement = new Agreement(told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER));
+        int perModel = (int) told.number("max_sums_per_model", Agreement.SUMS_PER_MODEL);
+        Agreement agreement =
+                new Agreement(
+                        told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER), Collections.emptySet(), perModel,
+                        Agreement.SUMS_PER_DAY);
         List<String> unmet = new CopyOnWriteArrayList<>(told.texts("unmet"));
         Meanwhile meanwhile = new Meanwhile(told, unmet);
         Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), meanwhile);
@@ -228,8 +235,10 @@ public final class Life {
                 "joined", status.joined, "lost_key", status.lostKey, "device", status.deviceId,
                 "certificate_ends_ms", status.certificateEndsMs, "model_id", status.modelId, "people", people,
                 "num_agreed", status.numAgreed, "pending", status.pendingRound, "num_private_sums", status.numPrivateSums,
+                "num_sums_today", status.numSumsToday,
                 "stays_out", status.staysOut, "still_to_tell", status.stillToTell, "sent_bytes", status.sentBytes,
-                "received_bytes", status.receivedBytes, "journal", journal);
+                "received_bytes", status.receivedBytes, "journal", journal, "looks_up_rounds", status.looksUpRounds, "lies",
+                status.lies, "log_entries", device.logFiles.numEntries());
     }
 
     private static Map<String, Object> facts(Object... namesAndValues) {

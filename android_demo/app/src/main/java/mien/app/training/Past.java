@@ -23,7 +23,7 @@ final class Past {
             case FAILED:
                 return context.getString(R.string.past_failed);
             case WAIT:
-                return context.getString(R.string.past_wait);
+                return context.getString(hasEnough(entry) ? R.string.past_enough : R.string.past_wait);
             default:
                 return context.getString(R.string.past_not_now);
         }
@@ -36,7 +36,11 @@ final class Past {
         lines.add(entry.times > 1 ? context.getString(R.string.past_times, when, entry.times) : when);
         switch (entry.kind) {
             case COUNTED:
+                break;
             case WAIT:
+                if (hasEnough(entry)) {
+                    lines.add(context.getString(R.string.past_enough_text));
+                }
                 break;
             case NOT_NOW:
                 lines.add(missing(context, entry.reason));
@@ -47,6 +51,10 @@ final class Past {
                 break;
         }
         return String.join("\n", lines);
+    }
+
+    private static boolean hasEnough(Journal.Entry entry) {
+        return entry.code.equals(ErrorCode.BUDGET_EXCEEDED.code());
     }
 
     static int mark(Journal.Entry entry) {

@@ -16,6 +16,8 @@ final class Stages {
                 return R.string.stage_training;
             case "summing":
                 return R.string.stage_summing;
+            case "uncosigned":
+                return R.string.stage_uncosigned;
             case "summed":
             case "trained":
             case "reported":

@@ -61,16 +61,31 @@ public final class TrainingActivity extends Screen {
         sent.fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes));
         sent.fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes));
         if (status.numPrivateSums > 0) {
-            sent.fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), getString(R.string.sums_text));
+            String today = getString(R.string.sums_today, status.numSumsToday, phone().choices.agreement().maxSumsPerDay);
+            String text = getString(R.string.sums_text) + "\n" + today;
+            sent.fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), text);
         }
         Rows past = new Rows(findViewById(R.id.training_past));
+        if (!status.lies.isEmpty()) {
+            past.way(getString(R.string.lie_title), getString(R.string.lie_text), this::handOn);
+        }
         int left = MOST_PAST;
         for (Journal.Entry entry : status.journal) {
             if (left-- > 0) {
                 past.fact(Past.mark(entry), Past.title(this, entry), Past.text(this, entry));
             }
         }
-        setVisible(R.id.training_past_title, !status.journal.isEmpty());
+        setVisible(R.id.training_past_title, !status.journal.isEmpty() || !status.lies.isEmpty());
+    }
+
+    /** Has the owner choose by what to hand on the evidence of lies. */
+    private void handOn() {
+        work(
+                () -> phone().device.logFiles.evidence(),
+                evidence -> {
+                    Intent given = new Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, evidence);
+                    startActivity(Intent.createChooser(given, getString(R.string.lie_title)));
+                });
     }
 
     private void showState(Status status) {

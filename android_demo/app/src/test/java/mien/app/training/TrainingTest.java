@@ -87,6 +87,29 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void aLieIsShownAndItsEvidenceHandedOn() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        Journal journal = phone().device.journal;
+        journal.note(Outcomes.refused("transparency", "another log than before; nothing was trained"), NOON_MS);
+        journal.note(Outcomes.enough(), NOON_MS + 3_600_000);
+        Outcomes.lie(phone().device.logFiles, "the coordinator shows another log than before");
+        Activity screen = opened();
+        assertEquals("The coordinator lied", rowTitle(screen, R.id.training_past, 0));
+        assertEquals("In enough sums for now", rowTitle(screen, R.id.training_past, 1));
+        String enough = rowText(screen, R.id.training_past, 1);
+        assertTrue(enough, enough.contains("waits for the next model"));
+        String why = rowText(screen, R.id.training_past, 2);
+        assertTrue(why, why.contains("Nothing was trained") && why.contains("another log than before"));
+        drawWhole(screen, "training-lie");
+        ((ViewGroup) screen.findViewById(R.id.training_past)).getChildAt(0).performClick();
+        Intent[] started = new Intent[1];
+        await("it asks by what", () -> (started[0] = Shadows.shadowOf(screen).getNextStartedActivity()) != null);
+        Intent given = started[0].getParcelableExtra(Intent.EXTRA_INTENT);
+        assertEquals(Intent.ACTION_SEND, given.getAction());
+        assertTrue(given.getStringExtra(Intent.EXTRA_TEXT).contains("the coordinator shows another log than before"));
+    }
+
+    @Test
     @Config(qualifiers = GERMAN_NIGHT, fontScale = 1.5f)
     public void itIsPausedAndResumed() throws IOException, GeneralSecurityException {
         joinAndEnrol();

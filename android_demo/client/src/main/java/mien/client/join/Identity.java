@@ -22,6 +22,8 @@ public final class Identity {
     final String inviteSha256;
     /** The operator's key that has to have signed every release; empty where the fleet has none. */
     public final String releaseKey;
+    /** The key (NAME+ID+KEY) whose cosignature is asked for on the log of rounds; empty until the registrar names one. */
+    public final String witnessKey;
 
     Identity(
             String deviceId,
@@ -33,7 +35,8 @@ public final class Identity {
             X509Certificate coordinatorCa,
             KeyPair key,
             String inviteSha256,
-            String releaseKey) {
+            String releaseKey,
+            String witnessKey) {
         this.deviceId = deviceId;
         this.population = population;
         this.registrarAddress = registrarAddress;
@@ -44,6 +47,7 @@ public final class Identity {
         this.key = key;
         this.inviteSha256 = inviteSha256;
         this.releaseKey = releaseKey;
+        this.witnessKey = witnessKey;
     }
 
     /** Returns who this device is in a private sum. */

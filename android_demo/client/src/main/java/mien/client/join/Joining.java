@@ -13,6 +13,7 @@ import java.util.concurrent.TimeUnit;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.log.NoteKey;
 import mien.client.store.Folder;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
@@ -64,9 +65,11 @@ public final class Joining {
      * ALREADY_EXISTS when the home belongs to another fleet, CERTIFICATE when the clock is off.
      */
     public Identity join(Invite invite) {
+        String knownWitnessKey = "";
         if (hasJoined()) {
             Fields stored = checkedFile(folder.read(FILE));
             checkSameFleet(stored, invite);
+            knownWitnessKey = stored.text("witness_key", "");
             Identity present = loadUnlessLost();
             if (present != null && present.inviteSha256.equals(invite.sha256())) {
                 return present;
@@ -87,7 +90,7 @@ public final class Joining {
                         .build();
         JoinReply reply = ask(address, authority, (stub, skewMs) -> stub.join(request));
         // 4. The answer is checked piece by piece, then stored as a whole.
-        Identity identity = checked(reply, key, authority, invite, address);
+        Identity identity = checked(reply, key, authority, invite, address, knownWitnessKey);
         save(identity);
         return identity;
     }
@@ -115,7 +118,7 @@ public final class Joining {
         String pinned = Certificates.fingerprint(present.coordinatorCa);
         Identity renewed =
                 checked(reply, present.key, present.registrarCa, pinned, present.registrarAddress, present.inviteSha256,
-                        present.releaseKey);
+                        present.releaseKey, present.witnessKey);
         save(renewed);
         return renewed;
     }
@@ -130,6 +133,20 @@ public final class Joining {
     /** Throws CERTIFICATE where the identity's certificate is of no use now. */
     public void checkPeriod(Identity identity) {
         Certificates.checkPeriod(identity.certificate, clock.unixMs(), "this device's");
+    }
+
+    /** Returns whether this device can reach its registrar now, the one that it trusts. */
+    public boolean registrarAnswers(Identity identity) {
+        try {
+            List<X509Certificate> shown = Tls.unverifiedChain(identity.registrarAddress);
+            if (shown.isEmpty() || !Certificates.isIssuedBy(shown.get(0), identity.registrarCa)) {
+                return false;
+            }
+            Certificates.checkPeriod(shown.get(0), clock.unixMs(), REGISTRAR + "'s");
+            return true;
+        } catch (MienException error) {
+            return false;
+        }
     }
 
     /** Returns the id that this home has in its fleet, also where its key is gone; empty before it has joined. */
@@ -162,7 +179,8 @@ public final class Joining {
                         certificate(stored, "coordinator_ca"),
                         keys.loadOrCreate(),
                         stored.text("invite_sha256"),
-                        stored.text("release_key"));
+                        stored.text("release_key"),
+                        stored.text("witness_key", "")); // an earlier version kept none
         checkOwn(identity.certificate, identity.key, identity.registrarCa);
         return identity;
     }
@@ -207,8 +225,14 @@ public final class Joining {
     }
 
     private Identity checked(
-            JoinReply reply, KeyPair key, X509Certificate authority, Invite invite, Address registrar) {
-        return checked(reply, key, authority, invite.coordinatorCaSha256, registrar, invite.sha256(), "");
+            JoinReply reply,
+            KeyPair key,
+            X509Certificate authority,
+            Invite invite,
+            Address registrar,
+            String knownWitnessKey) {
+        String pinned = invite.coordinatorCaSha256;
+        return checked(reply, key, authority, pinned, registrar, invite.sha256(), "", knownWitnessKey);
     }
 
     /** Returns the identity in the registrar's answer; throws unless every piece of it is what was pinned or proved. */
@@ -219,7 +243,8 @@ public final class Joining {
             String coordinatorSha256,
             Address registrar,
             String inviteSha256,
-            String knownReleaseKey) {
+            String knownReleaseKey,
+            String knownWitnessKey) {
         X509Certificate certificate = Certificates.load(reply.getCertificateDer().toByteArray(), "this device's");
         String[] named = checkOwn(certificate, key, authority);
         Certificates.checkPeriod(certificate, clock.unixMs(), "this device's");
@@ -235,11 +260,35 @@ public final class Joining {
             throw new MienException(
                     ErrorCode.CERTIFICATE, "the registrar names a release key that cannot be; ask the operator");
         }
-        // A renewal brings a release key to a device that has none, and never another one.
+        // A renewal brings a release key, and a witness's, to a device that has none, and never another one.
         String releaseKey = knownReleaseKey.isEmpty() ? offered : knownReleaseKey;
+        String witnessKey = knownWitnessKey.isEmpty() ? offeredWitnessKey(reply) : knownWitnessKey;
         return new Identity(
                 named[0], named[1], registrar, new Address(Texts.name(reply.getCoordinatorAddress(), "the coordinator's address")), certificate, authority,
-                coordinatorCa, key, inviteSha256, releaseKey);
+                coordinatorCa, key, inviteSha256, releaseKey, witnessKey);
+    }
+
+    /** Returns the key with which the registrar cosigns the log of rounds; empty for a registrar that does not. */
+    private static String offeredWitnessKey(JoinReply reply) {
+        if (reply.getWitnessKey().isEmpty()) {
+            return "";
+        }
+        try {
+            NoteKey key = NoteKey.parse(reply.getWitnessKey());
+            if (key.isWitness) {
+                return key.toString();
+            }
+        } catch (MienException error) {
+            throw impossibleWitness(error);
+        }
+        throw impossibleWitness(null);
+    }
+
+    private static MienException impossibleWitness(Throwable cause) {
+        return new MienException(
+                ErrorCode.CERTIFICATE,
+                "the registrar names a key for the log of rounds that cannot be; ask the operator",
+                cause);
     }
 
     /** Returns device id and population of our certificate; throws CERTIFICATE unless it is for our key and names us. */
@@ -293,6 +342,7 @@ public final class Joining {
         stored.put("coordinator_ca", Bytes.hex(Certificates.der(identity.coordinatorCa)));
         stored.put("invite_sha256", identity.inviteSha256);
         stored.put("release_key", identity.releaseKey);
+        stored.put("witness_key", identity.witnessKey);
         stored.put(CHECK, Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(stored)))));
         folder.write(FILE, Bytes.utf8(Json.write(stored)));
     }

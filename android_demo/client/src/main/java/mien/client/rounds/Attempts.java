@@ -3,18 +3,20 @@ package mien.client.rounds;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
+import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.secagg.AttemptId;
 import mien.client.secagg.AttemptLog;
 import mien.client.secagg.RoundConfig;
 import mien.client.store.Vault;
+import mien.client.wire.Bytes;
 
 /**
  * What a device remembers of private sums, on stable storage before it acts: which attempt of each task it began last,
  * how far that went, and every sum that it is or may be in. Removing people does not undo what left the device.
  */
-public final class Attempts implements AttemptLog {
+public final class Attempts {
     private static final String BEGUN = "begun-";
     private static final String SUM = "sum-";
     private static final byte AT_BEGIN = 0;
@@ -27,25 +29,48 @@ public final class Attempts implements AttemptLog {
         this.vault = vault;
     }
 
-    @Override
-    public synchronized void begin(RoundConfig config) {
-        AttemptId attempt = config.attemptId;
-        if (hasBegun(attempt)) {
-            throw new MienException(ErrorCode.REPLAY, attempt + " is not new here; check in again");
-        }
-        vault.put(BEGUN + attempt.task(), record(AT_BEGIN, config));
-    }
+    /**
+     * Returns the log of one round, which asks {@code budget} before it begins an attempt and before its vector goes out:
+     * other tasks' attempts may have gone further in between. {@code pictures} and {@code population} are noted.
+     */
+    AttemptLog under(Budget budget, String population, byte[] pictures, Clock clock) {
+        return new AttemptLog() {
+            @Override
+            public void begin(RoundConfig config) {
+                synchronized (Attempts.this) {
+                    AttemptId attempt = config.attemptId;
+                    if (hasBegun(attempt)) {
+                        throw new MienException(ErrorCode.REPLAY, attempt + " is not new here; check in again");
+                    }
+                    budget.check(now(config), sums(population));
+                    vault.put(BEGUN + attempt.task(), record(AT_BEGIN, config.toBytes()));
+                }
+            }
 
-    @Override
-    public synchronized void recordMasked(AttemptId attempt) {
-        RoundConfig config = advance(attempt, AT_MASKED);
-        String name = SUM + attempt.task() + "-" + Long.toHexString(attempt.round) + "-" + attempt.attempt;
-        vault.put(name, record(AT_MASKED, config));
-    }
+            @Override
+            public void recordMasked(AttemptId attempt) {
+                synchronized (Attempts.this) {
+                    OwnSum coming = now(reached(attempt, AT_MASKED));
+                    budget.check(coming, sums(population));
+                    advance(coming.terms, AT_MASKED);
+                    vault.put(name(attempt), record(AT_MASKED, coming.toBytes()));
+                }
+            }
 
-    @Override
-    public synchronized void recordUnmasked(AttemptId attempt) {
-        advance(attempt, AT_UNMASKED);
+            @Override
+            public void recordUnmasked(AttemptId attempt) {
+                synchronized (Attempts.this) {
+                    RoundConfig config = reached(attempt, AT_UNMASKED);
+                    OwnSum sum = sum(name(attempt));
+                    vault.put(name(attempt), record(AT_MASKED, sum.released().toBytes()));
+                    advance(config, AT_UNMASKED);
+                }
+            }
+
+            private OwnSum now(RoundConfig config) {
+                return OwnSum.of(config, pictures, clock.unixMs() / 1000, population);
+            }
+        };
     }
 
     /** Returns whether an attempt, or a later one of its task, was begun: after a restart its keys are gone. */
@@ -58,31 +83,65 @@ public final class Attempts implements AttemptLog {
         return !attempt.isAfter(begun.round, begun.attempt);
     }
 
-    /** Returns the terms of every sum that this device is or may be in. */
-    public synchronized List<RoundConfig> participations() {
-        List<RoundConfig> sums = new ArrayList<>();
-        for (String name : vault.names(SUM)) {
-            sums.add(config(vault.get(name)));
-        }
-        return sums;
-    }
-
     /** Returns how many sums this device is or may be in, also where what is noted of one is damaged. */
     public synchronized int numSums() {
         return vault.names(SUM).size();
     }
 
-    /** Returns the rounds of a task whose sums this device is or may be in. */
-    synchronized List<Long> pastRounds(String task) {
-        List<Long> rounds = new ArrayList<>();
-        for (String name : vault.names(SUM + task + "-")) {
-            rounds.add(config(vault.get(name)).attemptId.round);
+    /**
+     * Returns how many sums of a population (null: of any) without noise of the phones' own may have been opened in the
+     * last 24 hours; what is damaged counts as one.
+     */
+    public synchronized int numSumsToday(String population, long nowUnixS) {
+        List<OwnSum> sums = new ArrayList<>();
+        int damaged = 0;
+        for (String name : vault.names(SUM)) {
+            try {
+                sums.add(sum(name));
+            } catch (MienException error) {
+                if (error.code() != ErrorCode.CORRUPT_DATA) {
+                    throw error;
+                }
+                damaged++;
+            }
         }
-        return rounds;
+        return damaged + Budget.sumsToday(of(sums, population), nowUnixS);
     }
 
-    /** Moves the attempt one step on, once. */
-    private RoundConfig advance(AttemptId attempt, byte to) {
+    /** Returns every sum of a population (null: of any) that this device is or may be in. */
+    synchronized List<OwnSum> sums(String population) {
+        List<OwnSum> sums = new ArrayList<>();
+        for (String name : vault.names(SUM)) {
+            sums.add(sum(name));
+        }
+        return of(sums, population);
+    }
+
+    private static List<OwnSum> of(List<OwnSum> sums, String population) {
+        List<OwnSum> found = new ArrayList<>();
+        for (OwnSum sum : sums) {
+            if (sum.isOf(population)) {
+                found.add(sum);
+            }
+        }
+        return found;
+    }
+
+    private OwnSum sum(String name) {
+        byte[] record = vault.get(name);
+        if (record == null) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, "the log of private sums was changed; restore the whole home from one copy");
+        }
+        return OwnSum.ofBytes(Arrays.copyOfRange(record, 1, record.length));
+    }
+
+    private static String name(AttemptId attempt) {
+        return SUM + attempt.task() + "-" + Long.toHexString(attempt.round) + "-" + attempt.attempt;
+    }
+
+    /** Returns the terms of an attempt whose next step is {@code to}; throws REPLAY for any other step. */
+    private RoundConfig reached(AttemptId attempt, byte to) {
         byte[] last = vault.get(BEGUN + attempt.task());
         boolean isNext = last != null && last[0] == to - 1;
         AttemptId begun = isNext ? config(last).attemptId : null;
@@ -90,16 +149,15 @@ public final class Attempts implements AttemptLog {
             throw new MienException(
                     ErrorCode.REPLAY, "this device has gone past this step of the attempt; check in again");
         }
-        vault.put(BEGUN + attempt.task(), record(to, config(last)));
         return config(last);
     }
 
-    private static byte[] record(byte progress, RoundConfig config) {
-        byte[] terms = config.toBytes();
-        byte[] record = new byte[1 + terms.length];
-        record[0] = progress;
-        System.arraycopy(terms, 0, record, 1, terms.length);
-        return record;
+    private void advance(RoundConfig config, byte to) {
+        vault.put(BEGUN + config.attemptId.task(), record(to, config.toBytes()));
+    }
+
+    private static byte[] record(byte progress, byte[] content) {
+        return Bytes.concat(new byte[] {progress}, content);
     }
 
     private static RoundConfig config(byte[] record) {

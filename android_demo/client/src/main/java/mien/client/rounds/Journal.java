@@ -44,9 +44,14 @@ public final class Journal {
 
         private boolean isLike(Entry other) {
             return kind == other.kind
-                    && round.equals(other.round)
+                    && (isLie() || round.equals(other.round))
                     && code.equals(other.code)
                     && reason.equals(other.reason);
+        }
+
+        /** A lie is told once, however many rounds it is repeated in. */
+        private boolean isLie() {
+            return code.equals(ErrorCode.TRANSPARENCY.code());
         }
 
         private Entry again(Entry later) {
@@ -131,12 +136,16 @@ public final class Journal {
 
     private void add(Entry entry) {
         Content content = content();
-        int last = content.entries.size() - 1;
-        if (last >= 0 && content.entries.get(last).isLike(entry)) {
-            content.entries.set(last, content.entries.get(last).again(entry));
-        } else {
-            content.entries.add(entry);
+        List<Entry> entries = content.entries;
+        int first = entry.isLie() ? 0 : Math.max(0, entries.size() - 1);
+        Entry added = entry;
+        for (int i = entries.size() - 1; i >= first; i--) {
+            if (entries.get(i).isLike(entry)) {
+                added = entries.remove(i).again(entry);
+                break;
+            }
         }
+        entries.add(added);
         while (content.entries.size() > MOST) {
             content.entries.remove(0);
         }

@@ -10,6 +10,7 @@ import mien.client.join.Identity;
 import mien.client.join.LeafVerifier;
 import mien.client.secagg.Addends;
 import mien.client.secagg.AttemptId;
+import mien.client.secagg.AttemptLog;
 import mien.client.secagg.DeviceRound;
 import mien.client.secagg.Expected;
 import mien.client.secagg.MaskedInput;
@@ -46,7 +47,7 @@ final class MaskedPart {
 
     private final Identity identity;
     private final Agreement agreement;
-    private final Attempts log;
+    private final AttemptLog log;
     private final Clock clock;
     private final RandomBytes random;
     private final TaskSpec task;
@@ -64,7 +65,7 @@ final class MaskedPart {
     MaskedPart(
             Identity identity,
             Agreement agreement,
-            Attempts log,
+            AttemptLog log,
             Clock clock,
             RandomBytes random,
             TaskSpec task,
@@ -89,6 +90,19 @@ final class MaskedPart {
     /** Returns how the log names the attempt. */
     static AttemptId attemptId(RoundRef ref) {
         return new AttemptId(Expected.taskId(ref.taskId), ref.round, ref.attempt);
+    }
+
+    /** Returns what this device itself knows of a round: message 0 and the log have to agree with it. */
+    static Expected expected(
+            RoundRef ref, TaskSpec task, String modelId, byte[] statement, ContributionLayout layout) {
+        return new Expected(
+                Expected.taskId(ref.taskId),
+                task.sha256,
+                Bytes.unhex(modelId),
+                Bytes.unhex(layout.sha256),
+                statement,
+                layout.updateSize(),
+                layout.numMetrics());
     }
 
     /** Destroys the secrets and the answers: this device says nothing more in this attempt. */
@@ -170,21 +184,11 @@ final class MaskedPart {
             throw new MienException(
                     ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
         }
-        task.checkPromise(log.pastRounds(terms.attemptId.task()), ref.round);
-        Expected expected =
-                new Expected(
-                        Expected.taskId(ref.taskId),
-                        task.sha256,
-                        Bytes.unhex(modelId),
-                        Bytes.unhex(layout.sha256),
-                        statement,
-                        layout.updateSize(),
-                        layout.numMetrics());
         round =
                 new DeviceRound(
                         told,
                         identity.forSums(),
-                        expected,
+                        expected(ref, task, modelId, statement, layout),
                         Math.max(agreement.minCohort, task.smallestSum),
                         agreement.profiles,
                         new LeafVerifier(identity.registrarCa, identity.population, clock),

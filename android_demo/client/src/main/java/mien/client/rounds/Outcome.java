@@ -1,5 +1,6 @@
 package mien.client.rounds;
 
+import mien.client.MienException;
 import mien.client.wire.RoundRef;
 
 /** How a step ended. */
@@ -51,6 +52,11 @@ public final class Outcome {
 
     static Outcome wait(long retryAfterMs, String reason) {
         return new Outcome(Kind.WAIT, null, "", reason, retryAfterMs, "", 0);
+    }
+
+    /** Returns that the phone has enough of what it was asked for, and asks again later. */
+    static Outcome wait(long retryAfterMs, MienException why) {
+        return new Outcome(Kind.WAIT, null, why.code().code(), why.getMessage(), retryAfterMs, "", 0);
     }
 
     /** Returns that the phone may not work now: what is missing, or "busy". */

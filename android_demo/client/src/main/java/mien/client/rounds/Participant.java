@@ -1,5 +1,6 @@
 package mien.client.rounds;
 
+import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -15,7 +16,8 @@ import mien.client.model.ModelStore;
 import mien.client.model.ParameterPart;
 import mien.client.people.Gallery;
 import mien.client.people.TrainingState;
-import mien.client.secagg.AttemptId;
+import mien.client.secagg.AttemptLog;
+import mien.client.secagg.Expected;
 import mien.client.secagg.RandomBytes;
 import mien.client.server.CoordinatorClient;
 import mien.client.store.Vault;
@@ -28,6 +30,7 @@ import mien.client.tasks.Statement;
 import mien.client.tasks.TaskSpec;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Tensor;
+import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
 import mien.client.wire.Safetensors;
 import mien.client.wire.Texts;
@@ -44,6 +47,9 @@ import mien.v1.RoundsOuterClass.StageEvent;
  * device has begun to speak of keys: those live in memory, so a device that was stopped after that leaves the attempt.
  */
 public final class Participant {
+    /** After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train. */
+    private static final long ENOUGH_SUMS_PAUSE_MS = 60_000;
+
     private final CoordinatorClient client;
     private final Gallery gallery;
     private final Vault rounds;
@@ -55,7 +61,9 @@ public final class Participant {
     private final Clock clock;
     private final RandomBytes random;
     private final Listener listener;
+    private final RoundLog log;
 
+    /** Without a {@code log} no round is looked up: nobody told this device yet whose signature to ask for. */
     public Participant(
             CoordinatorClient client,
             Gallery gallery,
@@ -67,7 +75,8 @@ public final class Participant {
             Conditions conditions,
             Clock clock,
             RandomBytes random,
-            Listener listener) {
+            Listener listener,
+            RoundLog log) {
         this.client = client;
         this.gallery = gallery;
         this.rounds = rounds;
@@ -79,6 +88,7 @@ public final class Participant {
         this.clock = clock;
         this.random = random;
         this.listener = listener;
+        this.log = log;
     }
 
     /** Returns the round that was trained for and has not ended, as text; empty where there is none. */
@@ -169,12 +179,25 @@ public final class Participant {
                 throw new MienException(
                         ErrorCode.LAYOUT_MISMATCH, "the task expects another contribution than this program sends; upgrade");
             }
-            AttemptId attempt = MaskedPart.attemptId(ref);
-            task.checkPromise(attempts.pastRounds(attempt.task()), ref.round);
+            Budget budget = new Budget(task, agreement);
+            List<OwnSum> earlier = attempts.sums(client.identity.population);
+            byte[] pictures = pictures(people);
+            OwnSum planned =
+                    OwnSum.planned(
+                            MaskedPart.attemptId(ref), model.modelId, task.dp, pictures, clock.unixMs() / 1000);
+            budget.checkPromise(planned, earlier);
             // 5. Say what leaves the phone, before anything does.
             listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
-            // 6. Train. 7. Keep what was made, before anyone is told.
-            pending = train(ref, taskJson, task, model, part, layout, people);
+            // 6. Train on a statement that the log holds for all to see. 7. Keep what was made, before anyone is told.
+            Outcome wait = waitsForAnotherModel(ref, budget, planned, earlier);
+            byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard);
+            if (wait == null) {
+                wait = lookUp(ref, MaskedPart.expected(ref, task, model.modelId, statement, layout));
+            }
+            if (wait != null) {
+                return wait;
+            }
+            pending = train(ref, taskJson, task, model, part, layout, people, statement, pictures);
             keep(pending);
         } catch (MienException error) {
             if (error.code().isTransient()) {
@@ -184,6 +207,31 @@ public final class Participant {
         }
         // 8. Report, say what each stage asks for, wait for the end, forget.
         return finish(pending);
+    }
+
+    /**
+     * Leaves a round whose sum would be one too many for these pictures, before anything is trained for it; null where it
+     * is not. Nothing is wrong with the task or the phone, so this is no failure; asked again when the sum begins.
+     */
+    private Outcome waitsForAnotherModel(RoundRef ref, Budget budget, OwnSum planned, List<OwnSum> earlier) {
+        try {
+            budget.checkLimits(planned, earlier);
+            return null;
+        } catch (MienException error) {
+            tellLeft(ref, error.code());
+            return Outcome.wait(ENOUGH_SUMS_PAUSE_MS, error);
+        }
+    }
+
+    /** Returns null once the log of rounds holds what this device was told of the round, a pause while it may yet. */
+    private Outcome lookUp(RoundRef ref, Expected expected) {
+        return log == null
+                ? null
+                : log.check(
+                        client::proveRound,
+                        ref,
+                        expected.logEntry(MaskedPart.attemptId(ref)),
+                        () -> listener.progress("uncosigned"));
     }
 
     /** Keeps what was made, unless somebody withdrew while it was: no withdrawal comes between the look and the write. */
@@ -252,7 +300,9 @@ public final class Participant {
             Model model,
             ParameterPart part,
             ContributionLayout layout,
-            List<Gallery.Person> people) {
+            List<Gallery.Person> people,
+            byte[] statement,
+            byte[] pictures) {
         listener.progress(task.trains() ? "training" : "summing");
         requireAgreed(marks(people, ids(people)));
         List<String> perIdentity = Methods.perIdentity(task.method);
@@ -265,9 +315,8 @@ public final class Participant {
                         runtimes.apply(model), model, part, layout, task, seed, () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
         listener.progress(task.trains() ? "trained" : "summed");
-        byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard);
         return new Pending(
-                ref, taskJson, model.modelId, marks(people, order), output.contribution, output.state, statement);
+                ref, taskJson, model.modelId, marks(people, order), output.contribution, output.state, statement, pictures);
     }
 
     /** Returns under which agreement of each their pictures were taken, in that order. */
@@ -297,6 +346,18 @@ public final class Participant {
             images += person.numImages();
         }
         return images;
+    }
+
+    /** Returns a hash of everybody's pictures, in the gallery's order: which of two sums hold the same is known by it. */
+    private static byte[] pictures(List<Gallery.Person> people) {
+        MessageDigest digest = Bytes.sha256();
+        for (Gallery.Person person : people) {
+            for (byte[] crop : person.crops()) {
+                digest.update(Bytes.bigEndian(crop.length, 4));
+                digest.update(crop);
+            }
+        }
+        return digest.digest();
     }
 
     /** Returns people's crops as the model takes them, in the order of their numbers. */
@@ -367,9 +428,11 @@ public final class Participant {
         TaskSpec task = new TaskSpec(pending.taskJson);
         Model model = models.load(pending.modelId);
         ContributionLayout layout = Methods.layout(task, model, part(task, model));
+        AttemptLog sums =
+                attempts.under(new Budget(task, agreement), client.identity.population, pending.pictures, clock);
         MaskedPart part =
                 new MaskedPart(
-                        client.identity, agreement, attempts, clock, random, task, pending.ref, model.modelId,
+                        client.identity, agreement, sums, clock, random, task, pending.ref, model.modelId,
                         pending.statement, layout, pending.contribution);
         boolean[] counts = {countedBefore};
         Outcome[] ended = new Outcome[1];

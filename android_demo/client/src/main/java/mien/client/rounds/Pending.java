@@ -32,6 +32,8 @@ final class Pending {
     final Map<String, Tensor> state;
     /** Hash of all that was taken in, as {@code Statement} makes it: keys are bound to it, whatever is stored since. */
     final byte[] statement;
+    /** Hash of the pictures that trained, by which it is known whether two sums hold the same. */
+    final byte[] pictures;
 
     Pending(
             RoundRef ref,
@@ -40,7 +42,8 @@ final class Pending {
             Map<Integer, Long> agreed,
             byte[] contribution,
             Map<String, Tensor> state,
-            byte[] statement) {
+            byte[] statement,
+            byte[] pictures) {
         this.ref = ref;
         this.taskJson = taskJson;
         this.modelId = modelId;
@@ -48,6 +51,7 @@ final class Pending {
         this.contribution = contribution;
         this.state = state;
         this.statement = statement;
+        this.pictures = pictures;
     }
 
     List<Integer> people() {
@@ -72,6 +76,7 @@ final class Pending {
         Records.write(out, contribution);
         TensorRecords.write(out, state);
         Records.write(out, statement);
+        Records.write(out, pictures);
     }
 
     /** Returns what was kept, null where nothing is; what was damaged is dropped, for it cannot be sent. */
@@ -99,7 +104,10 @@ final class Pending {
         byte[] taskJson = Records.read(in);
         byte[] contribution = Records.read(in);
         Map<String, Tensor> state = TensorRecords.read(in);
-        return new Pending(ref, taskJson, modelId, agreed, contribution, state, Records.read(in));
+        byte[] statement = Records.read(in);
+        byte[] pictures = in.available() == 0 ? OwnSum.ANY_PICTURES : Records.read(in); // an earlier version kept none
+        Records.require(pictures.length == OwnSum.ANY_PICTURES.length);
+        return new Pending(ref, taskJson, modelId, agreed, contribution, state, statement, pictures);
     }
 
     static void forget(Vault vault) {

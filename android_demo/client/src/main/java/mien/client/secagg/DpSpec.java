@@ -10,6 +10,8 @@ public final class DpSpec {
     static final int NONE = 0;
     static final int CENTRAL_GAUSSIAN = 1;
     static final int SKELLAM = 2;
+    /** Most that noise of phones' own may promise and still count as noise: above it two sums' difference tells much. */
+    private static final double MOST_EPSILON = 16;
 
     /** "none", "central_gaussian" or "skellam". */
     public final String name;
@@ -67,6 +69,15 @@ public final class DpSpec {
                 throw new MienException(
                         ErrorCode.CONFIG, "the task names the noise " + name + ", unknown here; upgrade this program");
         }
+    }
+
+    /** Returns whether phones themselves add noise that hides one of them; what the coordinator promises to add does not. */
+    public boolean isNoisedByPhones() {
+        return isNoisedByPhones(mechanism, (float) epsilon);
+    }
+
+    static boolean isNoisedByPhones(int mechanism, double epsilon) {
+        return mechanism == SKELLAM && epsilon <= MOST_EPSILON;
     }
 
     public boolean isOn() {

@@ -1,7 +1,10 @@
 package mien.client.secagg;
 
 import java.util.Arrays;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import mien.client.wire.Bytes;
+import mien.client.wire.Json;
 
 /** What the device itself knows of the round: hashes of the task and files that it holds, and the update's size. */
 public final class Expected {
@@ -28,6 +31,20 @@ public final class Expected {
         this.statementSha256 = statementSha256;
         this.size = size;
         this.numMetrics = numMetrics;
+    }
+
+    /** Returns the entry of an attempt that the public log of rounds has to hold: canonical JSON, hashes alone. */
+    public String logEntry(AttemptId attempt) {
+        Map<String, Object> entry = new LinkedHashMap<>();
+        entry.put("kind", "round");
+        entry.put("task", Bytes.hex(taskId));
+        entry.put("round", attempt.round);
+        entry.put("attempt", attempt.attempt);
+        entry.put("task_sha256", Bytes.hex(taskSha256));
+        entry.put("model_sha256", Bytes.hex(modelSha256));
+        entry.put("layout_sha256", Bytes.hex(layoutSha256));
+        entry.put("statement_sha256", Bytes.hex(statementSha256));
+        return Json.write(entry);
     }
 
     /** Returns how the protocol names a task by its id. */

@@ -10,7 +10,7 @@ import mien.client.MienException;
 /** What a round asks of its devices, and the one sequence of bytes that says so; checked so that no sum can wrap. */
 public final class RoundConfig {
     static final byte VERSION = 2;
-    static final int BYTES = 220;
+    public static final int BYTES = 220;
     static final int SUITE_ECDSA_P256 = 1;
     private static final int SUITE_ED25519 = 2;
     private static final int MAX_WORDS = 1 << 30;
@@ -103,6 +103,11 @@ public final class RoundConfig {
         require(k % 2 == 0 || k >= most - 1, "k is even where it does not reach everybody");
         require(mechanism == DpSpec.NONE || numbers.maxWeight == 1, "with noise every device weighs 1");
         numbers.checkNoWrap(most, noiseBound());
+    }
+
+    /** Returns whether phones themselves add noise that hides one of them; what the coordinator promises to add does not. */
+    public boolean isNoisedByPhones() {
+        return DpSpec.isNoisedByPhones(mechanism, targetEpsilon);
     }
 
     /** Noise of whatever kind has positive terms, and none has zeros without a sign: one meaning, one form of bytes. */

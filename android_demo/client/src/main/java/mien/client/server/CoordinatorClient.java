@@ -33,6 +33,8 @@ import mien.v1.RoundsOuterClass.CheckInReply;
 import mien.v1.RoundsOuterClass.CheckInRequest;
 import mien.v1.RoundsOuterClass.FollowRoundRequest;
 import mien.v1.RoundsOuterClass.LeaveRoundRequest;
+import mien.v1.RoundsOuterClass.ProveRoundReply;
+import mien.v1.RoundsOuterClass.ProveRoundRequest;
 import mien.v1.RoundsOuterClass.ReportTrainedRequest;
 import mien.v1.RoundsOuterClass.SendStepRequest;
 import mien.v1.RoundsOuterClass.SetParticipationRequest;
@@ -154,6 +156,16 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                 retry.pause(meaning);
             }
         }
+    }
+
+    /**
+     * Returns the proof that the log of rounds holds a round; {@code firstSize} is the size of the log seen last. The
+     * coordinator may take its time, for the registrar's cosignature.
+     */
+    public ProveRoundReply proveRound(RoundRef ref, long firstSize) {
+        ProveRoundRequest request =
+                ProveRoundRequest.newBuilder().setRound(ref.message()).setFirstSize(firstSize).build();
+        return call(() -> soon().proveRound(request));
     }
 
     public void leave(RoundRef ref, ErrorCode code) {

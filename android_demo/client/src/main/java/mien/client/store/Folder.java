@@ -146,6 +146,16 @@ public final class Folder {
         }
     }
 
+    /** Gives a file another name, which takes no room: after a crash it has the one or the other. */
+    public void rename(String name, String to) {
+        try {
+            Files.move(path.resolve(name), path.resolve(to), StandardCopyOption.ATOMIC_MOVE);
+            sync();
+        } catch (IOException error) {
+            throw failed(name + " cannot be renamed", error);
+        }
+    }
+
     public void delete(String name) {
         try {
             if (Files.deleteIfExists(path.resolve(name))) {

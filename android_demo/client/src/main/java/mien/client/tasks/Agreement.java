@@ -7,12 +7,22 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.secagg.Profile;
 
-/** What the owner agreed to; by default sums over 16 devices or more, safe from a server that breaks the rules. */
+/**
+ * What the owner agreed to; by default sums over 16 devices or more, safe from a server that breaks the rules, the same
+ * pictures in one of them over one model, and 24 a day.
+ */
 public final class Agreement {
     public final int minCohort;
     public final Set<Profile> profiles;
     /** What a task may show the coordinator besides, by the names of its {@code reveals}. */
     public final Set<String> reveals;
+    /** Most sums without noise of phones' own that the same pictures go into over one model. */
+    public final int maxSumsPerModel;
+    /** Most such sums in 24 hours, over whatever models. */
+    public final int maxSumsPerDay;
+
+    public static final int SUMS_PER_MODEL = 1;
+    public static final int SUMS_PER_DAY = 24;
 
     public Agreement() {
         this(16, EnumSet.of(Profile.MALICIOUS_SERVER));
@@ -23,9 +33,21 @@ public final class Agreement {
     }
 
     public Agreement(int minCohort, Set<Profile> profiles, Set<String> reveals) {
+        this(minCohort, profiles, reveals, SUMS_PER_MODEL, SUMS_PER_DAY);
+    }
+
+    /** Throws CONFIG for limits that let this device into no sum at all. */
+    public Agreement(
+            int minCohort, Set<Profile> profiles, Set<String> reveals, int maxSumsPerModel, int maxSumsPerDay) {
+        if (maxSumsPerModel < 1 || maxSumsPerDay < 1) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the most sums over one model, and in a day, are at least 1; or do not take part");
+        }
         this.minCohort = minCohort;
         this.profiles = profiles;
         this.reveals = reveals;
+        this.maxSumsPerModel = maxSumsPerModel;
+        this.maxSumsPerDay = maxSumsPerDay;
     }
 
     /** Throws CONFIG for a task that this device has not agreed to; plain sums never are. */

@@ -61,7 +61,7 @@ public class AgreedTest {
         Map<Integer, Long> agreed = Collections.singletonMap(person, gallery.person(person).mark);
         return new Pending(
                 new RoundRef("task", 1, 1), new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(),
-                new byte[32]);
+                new byte[32], new byte[32]);
     }
 
     /** What is stored of the model by the time of a restart may be another story than the one that was trained on. */
@@ -71,12 +71,29 @@ public class AgreedTest {
         Arrays.fill(statement, (byte) 7);
         Map<Integer, Long> agreed = Collections.singletonMap(1, gallery.person(1).mark);
         RoundRef ref = new RoundRef("task", 1, 1);
-        new Pending(ref, new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(), statement).keep(rounds);
+        new Pending(ref, new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(), statement, new byte[32])
+                .keep(rounds);
         assertArrayEquals(statement, Pending.load(rounds).statement);
     }
 
+    @Test
+    public void aPendingRoundOfAnEarlierVersionIsOfAnyPictures() {
+        byte[] pictures = new byte[32];
+        Arrays.fill(pictures, (byte) 5);
+        RoundRef ref = new RoundRef("task", 1, 1);
+        Map<Integer, Long> agreed = Collections.singletonMap(1, gallery.person(1).mark);
+        new Pending(ref, new byte[] {1}, "model", agreed, new byte[] {2}, new LinkedHashMap<>(), new byte[32], pictures)
+                .keep(rounds);
+        assertArrayEquals(pictures, Pending.load(rounds).pictures);
+        byte[] record = rounds.get("pending");
+        rounds.put("pending", Arrays.copyOf(record, record.length - 4 - pictures.length));
+        Pending older = Pending.load(rounds);
+        assertArrayEquals(OwnSum.ANY_PICTURES, older.pictures);
+        assertEquals(agreed, older.agreed);
+    }
+
     private Participant participant() {
-        return new Participant(null, gallery, rounds, null, null, null, null, null, null, null, null);
+        return new Participant(null, gallery, rounds, null, null, null, null, null, null, null, null, null);
     }
 
     private Map<String, Change> changes() {

@@ -57,6 +57,29 @@ public class JournalTest {
     }
 
     @Test
+    public void aLieIsToldOnceHoweverOftenItIsRepeated() {
+        Journal journal = new Journal(vault);
+        for (int round = 1; round <= 200; round++) {
+            RoundRef ref = new RoundRef("task", round, 1);
+            journal.note(Outcome.of(Outcome.Kind.FAILED, ref, ErrorCode.TRANSPARENCY.code(), "a fork"), 2 * round);
+            journal.note(Outcome.wait(0, "nothing to do " + round % 2), 2 * round + 1);
+        }
+        int told = 0;
+        for (Journal.Entry entry : journal.entries()) {
+            if (entry.kind == Outcome.Kind.FAILED) {
+                told++;
+                assertEquals(200, entry.times);
+                assertEquals(400, entry.unixMs);
+            }
+        }
+        assertEquals(1, told);
+        RoundRef ref = new RoundRef("task", 9, 1);
+        journal.note(Outcome.of(Outcome.Kind.FAILED, ref, ErrorCode.TRANSPARENCY.code(), "another lie"), 500);
+        assertEquals("another lie", journal.entries().get(0).reason);
+        assertEquals(1, journal.entries().get(0).times);
+    }
+
+    @Test
     public void itEndsAndADamagedOneBeginsAnew() {
         Journal journal = new Journal(vault);
         for (int i = 0; i < 150; i++) {

@@ -1,0 +1,159 @@
+package mien.client.rounds;
+
+import com.google.protobuf.ByteString;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.BooleanSupplier;
+import mien.client.Clock;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.log.Merkle;
+import mien.client.log.Note;
+import mien.client.log.NoteKey;
+import mien.client.wire.Bytes;
+import mien.client.wire.RoundRef;
+import mien.v1.RoundsOuterClass.ProveRoundReply;
+
+/**
+ * The device's look at the log of rounds: it trains only on a statement that the log holds for everybody to see.
+ *
+ * <p>A round's statement has to be in the coordinator's log, under a checkpoint that goes on from the last one that this
+ * device saw and that the registrar cosigned, whose key came with joining. Without the cosignature a checkpoint is taken
+ * only while this device itself finds the registrar away, too, and at most an hour after the last cosignature that it saw;
+ * what it took then binds the coordinator all the same.
+ */
+public final class RoundLog {
+    /** How long after the last cosignature a device goes on while it finds the registrar away. */
+    static final long GRACE_S = 3600;
+
+    private static final long PAUSE_MS = 5_000;
+    /** More hashes than any proof has: what a liar sends beyond them is not kept. */
+    private static final int MOST_HASHES = 64;
+
+    /** Asks the coordinator for its proof, from the log's size that this device saw last on. */
+    interface Prover {
+        ProveRoundReply prove(RoundRef ref, long firstSize);
+    }
+
+    private final NoteKey witness;
+    private final LogFiles files;
+    private final BooleanSupplier registrarAnswers;
+    private final Clock clock;
+
+    /** {@code registrarAnswers} is asked only where a cosignature is missing. */
+    public RoundLog(NoteKey witness, LogFiles files, BooleanSupplier registrarAnswers, Clock clock) {
+        this.witness = witness;
+        this.files = files;
+        this.registrarAnswers = registrarAnswers;
+        this.clock = clock;
+    }
+
+    /**
+     * Returns null once the log holds a round, else a pause: the registrar's cosignature is missing. Throws TRANSPARENCY
+     * for a fork or a statement that is not there, with the evidence kept. {@code entry} is what the log has to hold;
+     * {@code uncosigned} hears that a round is taken on the coordinator's signature alone.
+     */
+    Outcome check(Prover coordinator, RoundRef ref, String entry, Runnable uncosigned) {
+        LogFiles.Seen last = files.last();
+        Note lastNote = last == null ? null : new Note(last.note);
+        ProveRoundReply unverified;
+        try {
+            unverified = coordinator.prove(ref, lastNote == null ? 0 : lastNote.size);
+        } catch (MienException error) {
+            if (error.code() != ErrorCode.NOT_FOUND && error.code() != ErrorCode.VERSION) {
+                throw error;
+            }
+            String why =
+                    "the coordinator does not show that the log of rounds holds this one (" + error.getMessage() + ")";
+            throw accused(why, null, ref, entry, last);
+        }
+        LogFiles.Seen seen;
+        try {
+            seen = checked(unverified, entry, lastNote);
+        } catch (MienException error) {
+            throw accused(error.getMessage(), unverified, ref, entry, last);
+        }
+        if (seen.cosignedUnixS == 0) {
+            boolean mayWait = last == null || clock.unixMs() / 1000 - last.cosignedUnixS > GRACE_S;
+            if (mayWait || registrarAnswers.getAsBoolean()) {
+                return Outcome.wait(
+                        PAUSE_MS,
+                        "the registrar has not cosigned the log of rounds with this round yet; the operator sees why");
+            }
+            seen = new LogFiles.Seen(seen.note, seen.logKey, last.cosignedUnixS);
+            uncosigned.run();
+        }
+        if (last == null || !last.note.equals(seen.note)) {
+            files.keep(seen);
+        }
+        return null;
+    }
+
+    /** Returns what is to be remembered of a proof that holds; cosigned at 0 where the cosignature is missing. */
+    private LogFiles.Seen checked(ProveRoundReply unverified, String entry, Note last) {
+        Note note = new Note(unverified.getCheckpoint());
+        byte[] logKey = unverified.getLogKey().toByteArray();
+        note.check(NoteKey.ofLog(logKey, note.origin));
+        if (last != null && !last.origin.equals(note.origin)) {
+            throw new MienException(ErrorCode.TRANSPARENCY, "the coordinator shows another log than before");
+        }
+        long first = last == null ? 0 : last.size;
+        byte[] firstRoot = last == null ? Merkle.emptyRoot() : last.root;
+        Merkle.checkConsistency(first, firstRoot, note.size, note.root, hashes(unverified.getConsistencyList()));
+        byte[] leaf = Merkle.leafHash(Bytes.utf8(entry));
+        List<byte[]> inclusion = hashes(unverified.getInclusionList());
+        Merkle.checkInclusion(leaf, unverified.getPosition(), note.size, inclusion, note.root);
+        long cosignedUnixS = note.isSaidToBeSignedBy(witness) ? note.check(witness) : 0;
+        return new LogFiles.Seen(unverified.getCheckpoint(), Bytes.hex(logKey), cosignedUnixS);
+    }
+
+    private static List<byte[]> hashes(List<ByteString> told) {
+        List<byte[]> hashes = new ArrayList<>();
+        for (ByteString each : told) {
+            hashes.add(each.toByteArray());
+        }
+        return hashes;
+    }
+
+    /** Returns the error of a lie, once all that somebody else needs to judge it is kept: hashes and signatures. */
+    private MienException accused(
+            String why, ProveRoundReply unverified, RoundRef ref, String entry, LogFiles.Seen last) {
+        Map<String, Object> evidence = new LinkedHashMap<>();
+        evidence.put("format", 1);
+        evidence.put("why", why);
+        evidence.put("at_unix_s", clock.unixMs() / 1000);
+        evidence.put("round", ref.toString());
+        evidence.put("statement", entry);
+        evidence.put("witness_key", witness.toString());
+        evidence.put("seen", last == null ? null : last.facts());
+        evidence.put("shown", unverified == null ? null : shown(unverified));
+        files.accuse(evidence);
+        return new MienException(
+                ErrorCode.TRANSPARENCY, why + "; nothing was trained, and the evidence is kept for you to hand on");
+    }
+
+    private static Map<String, Object> shown(ProveRoundReply unverified) {
+        String note = unverified.getCheckpoint();
+        Map<String, Object> shown = new LinkedHashMap<>();
+        shown.put("note", note.substring(0, Math.min(note.length(), Note.MAX_BYTES)));
+        shown.put("log_key", hex(unverified.getLogKey()));
+        shown.put("position", unverified.getPosition());
+        shown.put("inclusion", hex(unverified.getInclusionList()));
+        shown.put("consistency", hex(unverified.getConsistencyList()));
+        return shown;
+    }
+
+    private static List<Object> hex(List<ByteString> told) {
+        List<Object> hashes = new ArrayList<>();
+        for (ByteString each : told.subList(0, Math.min(told.size(), MOST_HASHES))) {
+            hashes.add(hex(each));
+        }
+        return hashes;
+    }
+
+    private static String hex(ByteString told) {
+        return Bytes.hex(told.substring(0, Math.min(told.size(), MOST_HASHES)).toByteArray());
+    }
+}

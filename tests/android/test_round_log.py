@@ -1,0 +1,170 @@
+"""Phones of the JVM and a coordinator whose log of rounds lies: none trains, and each keeps what it was shown."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from device_sdk.models.models import Model
+from mien.layout import model_id
+from mien.log.checkpoints import Note, log_key
+from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.program.monitoring import look
+from simulation.testing import FakeFleet
+from tests.android.jvm import JvmDevice
+from tests.android.story import TINY, Story, signed_story, three_phones
+from tests.helpers import ROOT
+from tests.integration import real_fleet as fleets
+
+pytestmark = pytest.mark.timeout(900)
+MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
+POPULATION: Final = "looking"
+
+
+class LyingFleet(FakeFleet):
+    """Fleet whose coordinator lies to every phone, as the file says that `MIEN_LIE` names."""
+
+    program = ("-m", "tests.attacks.lying_coordinator")
+
+
+@pytest.fixture(scope="module")
+def lie(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the coordinator reads its lie; while there is none, it is honest."""
+    return tmp_path_factory.mktemp("lie") / "lie.json"
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory, lie: Path) -> Iterator[Story]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIEN_LIE", str(lie))
+        patch.setattr(fleets, "FakeFleet", LyingFleet)
+        with signed_story(tmp_path_factory.mktemp("round-log")) as running:
+            running.release(MODEL)
+            yield running
+
+
+def tell(lie: Path, **told: bool) -> None:
+    """Have the coordinator lie from now on."""
+    lie.write_text(json.dumps({"victim": "nobody", "model_id": "none", **told}))
+
+
+def task(name: str, rounds: int) -> TaskSpec:
+    return TaskSpec(
+        name,
+        method="fedavg",
+        rounds=rounds,
+        population=POPULATION,
+        trainable=TINY.spec.trainable,
+        cohort=CohortSpec(size=3, min_reports=3),
+        deadlines=DeadlineSpec(120.0, 120.0, *(120.0,) * 5),
+        local=LocalSpec(lr=0.05),
+        options={"margin": 1.0},
+        privacy=PrivacySpec(min_cohort=3),
+    )
+
+
+def take_part(phone: JvmDevice) -> dict[str, Any]:
+    """Have a phone look for work until there was some, and return how that ended."""
+    while (outcome := phone.do("participate", min_cohort=3, unmet=[]))["kind"] == "WAIT":
+        pass
+    return outcome
+
+
+def all_of(phones: list[JvmDevice]) -> list[dict[str, Any]]:
+    with ThreadPoolExecutor(len(phones)) as pool:
+        return list(pool.map(take_part, phones))
+
+
+def cancel(story: Story, task_id: str) -> None:
+    async def cancelled() -> None:
+        async with story.fleet.coordinator.operator() as operator:
+            await operator.cancel(task_id)
+
+    story.fleet.loop.run(cancelled())
+
+
+def exported(story: Story, out: Path) -> str:
+    """Return the folder into which the operator wrote the log."""
+    told = ["log", "export", "--home", str(story.fleet.coordinator.home.folder), "--out", str(out)]
+    subprocess.run([sys.executable, "-m", "coordinator.commands.cli", *told], check=True, cwd=ROOT)
+    return str(out)
+
+
+def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Story, lie: Path, tmp_path: Path) -> None:
+    with three_phones(story, POPULATION, tmp_path) as phones:
+        assert all(phone.do("status")["looks_up_rounds"] for phone in phones)
+        # 1. A round that the log does not hold.
+        tell(lie, unlogged=True)
+        unlogged = story.fleet.submit(task("unlogged", rounds=1))
+        for outcome in all_of(phones):
+            assert (outcome["kind"], outcome["code"]) == ("FAILED", "transparency"), outcome
+            assert "training" not in outcome["words"]
+            assert outcome["disclosed"] == ["unlogged"]
+        cancel(story, unlogged)
+        lie.unlink()
+        # 2. An honest round of the same phones.
+        two_rounds = story.fleet.submit(task("two-rounds", rounds=2))
+        assert [outcome["kind"] for outcome in all_of(phones)] == ["COUNTED"] * 3
+        before = [phone.do("status") for phone in phones]
+        assert all(status["log_entries"] > 0 and len(status["lies"]) == 1 for status in before)
+        # 3. Another past, signed by the log's own key, as often as the coordinator tries.
+        tell(lie, fork=True)
+        for outcome in all_of(phones):
+            assert (outcome["kind"], outcome["code"]) == ("FAILED", "transparency"), outcome
+            assert "training" not in outcome["words"]
+        for phone, was in zip(phones, before, strict=True):
+            now = phone.do("status")
+            assert now["log_entries"] == was["log_entries"], "what was refused is not remembered"
+            assert now["num_private_sums"] == 1
+            _, (unheard, forked) = now["pending"], now["lies"]
+            assert "does not show that the log of rounds holds this one" in unheard
+            assert f"do not begin with the {was['log_entries']} that it showed before" in forked
+            assert [entry["code"] for entry in now["journal"]].count("transparency") == 2, "each lie once"
+        cancel(story, two_rounds)
+        lie.unlink()
+        # 4. The evidence convinces whoever it is handed to.
+        kept = [phone.home / "log-evidence.json" for phone in phones]
+        piece = json.loads(kept[0].read_text(encoding="utf-8"))[1]
+        shown, seen = (Note.parse(piece[which]["note"]) for which in ("shown", "seen"))
+        key = log_key(bytes.fromhex(piece["seen"]["log_key"]), seen.text.split("\n")[0])
+        assert (shown.check(key), seen.check(key)) == (0, 0), "the coordinator signed both"
+        found = look(exported(story, tmp_path / "log"), evidence=kept)
+        for fault in ("a forked log", "an unlogged round"):
+            assert any(fault in each for each in found.faults), found.faults
+        # 5. Its owner may begin anew, and the phone trains again.
+        phones[0].do("log")
+        status = phones[0].do("status")
+        assert (status["lies"], status["log_entries"]) == ([], 0)
+        assert (phones[0].home / "log-evidence.1.json").is_file()
+
+
+def test_a_home_of_an_earlier_version_learns_whose_signature_to_ask_for(story: Story, tmp_path: Path) -> None:
+    """Its identity holds no witness's key: it opens, says that it looks nothing up, and its renewal brings the key."""
+    file = tmp_path / "home" / "identity.json"
+    with JvmDevice(tmp_path / "home") as phone:
+        phone.do("join", invite=story.fleet.invite("earlier"))
+        assert phone.do("status")["looks_up_rounds"]
+        known = json.loads(file.read_text())["witness_key"]
+    stored = json.loads(file.read_text())
+    del stored["witness_key"], stored["sha256"]
+    stored["sha256"] = hashlib.sha256(canonical(stored)).hexdigest()
+    file.write_bytes(canonical(stored))
+    with JvmDevice(tmp_path / "home") as phone:
+        status = phone.do("status")
+        assert (status["joined"], status["looks_up_rounds"]) == (True, False)
+        phone.do("renew")
+        assert phone.do("status")["looks_up_rounds"]
+        assert json.loads(file.read_text())["witness_key"] == known
+
+
+def canonical(stored: dict[str, Any]) -> bytes:
+    """Return JSON as the phone writes it."""
+    return json.dumps(stored, sort_keys=True, separators=(",", ":")).encode()
