@@ -1,12 +1,14 @@
-"""Incremental verification of the audit log: all of it once, and after that what was added."""
+"""Incremental verification of the audit log and of the log of rounds: all of it once, and after that what was added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
+from coordinator.store import round_log
+from coordinator.store.round_log import Verified
 from coordinator.store.tables import AUDIT
 from mien.errors import CorruptDataError
 from mien.log.audit import BEGINNING, Anchor, verify
@@ -55,3 +57,34 @@ def look_on(state: ChainState, ask: Callable[[Callable[[sa.Connection], ChainSta
         return ask(piece)
     except CorruptDataError as error:
         return ChainState(state.verified, state.head, error.message)
+
+
+@dataclass(frozen=True)
+class RoundLogState:
+    """Progress of the log of rounds' verification, whether every entry was verified, and what is wrong with it."""
+
+    verified: Verified = field(default_factory=Verified)
+    is_whole: bool = False
+    problem: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return the state as one sentence."""
+        if self.problem:
+            return self.problem
+        if not self.is_whole:
+            return f"being verified: {self.verified.size} entries so far"
+        return f"{self.verified.size} entries, hashed again, are the tree that was cosigned"
+
+
+def look_on_rounds(
+    state: RoundLogState, ask: Callable[[Callable[[sa.Connection], Verified]], Verified]
+) -> RoundLogState:
+    """Return the state once up to a thousand entries more were verified; the same again when there is nothing new."""
+    if state.problem:
+        return state
+    try:
+        found = ask(lambda db: round_log.verify_more(db, state.verified))
+    except CorruptDataError as error:
+        return replace(state, is_whole=False, problem=error.message)
+    return RoundLogState(found, is_whole=found == state.verified)

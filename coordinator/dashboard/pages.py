@@ -26,13 +26,24 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from coordinator.dashboard.accounts import LIFE_MS, MIN_PASSWORD, Accounts, Session
-from coordinator.dashboard.chain import ChainState, look_on
+from coordinator.dashboard.chain import ChainState, RoundLogState, look_on, look_on_rounds
 from coordinator.dashboard.guard import FormTokens, Guard, read_form
 from coordinator.dashboard.live import EventStream, Live, News
 from coordinator.dashboard.reading import Reader, Revision, revision
 from coordinator.dashboard.situation import Surveyor
 from coordinator.dashboard.throttle import Throttle
-from coordinator.dashboard.views import audit, collapse, fleet, health, models, overview, privacy, rounds, tasks
+from coordinator.dashboard.views import (
+    audit,
+    collapse,
+    fleet,
+    health,
+    models,
+    overview,
+    privacy,
+    round_log,
+    rounds,
+    tasks,
+)
 from coordinator.dashboard.views.common import task_names
 from coordinator.dashboard.words import told
 from coordinator.home.config import CoordinatorConfig
@@ -61,6 +72,7 @@ NAVIGATION: Final = (
     ("models", "Models", "/models"),
     ("privacy", "Privacy budget", "/privacy"),
     ("collapse", "Collapse monitors", "/collapse"),
+    ("log", "Log of rounds", "/log"),
     ("audit", "Audit log", "/audit"),
     ("health", "Health", "/health"),
 )
@@ -105,6 +117,7 @@ class Dashboard:
         self._throttle, self._tokens = Throttle(), FormTokens()
         self._live = Live(self._news, poll_s=options.poll_s, beat_s=options.beat_s)
         self._chain, self._seen_position = ChainState(), 0
+        self._rounds_chain = RoundLogState()
         self._situation = _Kept(_SITUATION_S, lambda: surveyor.survey(self._chain))
         self._fleet = _Kept(_FLEET_S, lambda: reader.ask(lambda db: fleet.read(db, clock.now_ms())))
         self._privacy: tuple[int, list[PopulationReport]] | None = None
@@ -129,6 +142,7 @@ class Dashboard:
             Route("/models/{model_id}", asked(models.model_page, "model_id")),
             Route("/privacy", signed(self._privacy_budget)),
             Route("/collapse", asked(collapse.collapse_page)),
+            Route("/log", signed(self._round_log)),
             Route("/audit", signed(self._audit)),
             Route("/health", signed(self._health)),
         ]
@@ -138,7 +152,8 @@ class Dashboard:
 
     @contextlib.asynccontextmanager
     async def _running(self, _app: Starlette) -> AsyncIterator[None]:
-        workers = [asyncio.create_task(self._live.run()), asyncio.create_task(self._verify_chain())]
+        verifiers = self._verify_chain(), self._verify_rounds()
+        workers = [asyncio.create_task(each) for each in (self._live.run(), *verifiers)]
         try:
             yield
         finally:
@@ -160,6 +175,15 @@ class Dashboard:
             with contextlib.suppress(MienError):  # a database that is away is a finding of its own
                 self._chain = await self._in_thread(look_on, before, self._reader.ask)
             await asyncio.sleep(0.01 if self._chain != before and not self._chain.is_whole else self._options.poll_s)
+
+    async def _verify_rounds(self) -> None:
+        """The same for the log of rounds."""
+        while True:
+            before = self._rounds_chain
+            with contextlib.suppress(MienError):
+                self._rounds_chain = await self._in_thread(look_on_rounds, before, self._reader.ask)
+            is_at_it = self._rounds_chain != before and not self._rounds_chain.is_whole
+            await asyncio.sleep(0.01 if is_at_it else self._options.poll_s)
 
     async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, functools.partial(call, *args))
@@ -323,6 +347,10 @@ class Dashboard:
         if max(number, attempt) > 1_000_000:
             raise NotFoundError("there is no such attempt; the task's page shows which there are")
         return await self._ask(rounds.round_page, _id(request, "task_id"), number, attempt, self._clock.now_ms())
+
+    async def _round_log(self, _request: Request) -> Page:
+        named = [each.key for each in self._resolved.config.further_witnesses]
+        return await self._ask(round_log.log_page, self._rounds_chain, named, self._clock.now_ms())
 
     async def _privacy_budget(self, _request: Request) -> Page:
         return privacy.privacy_page(await self._in_thread(self._reports))

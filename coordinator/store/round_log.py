@@ -7,14 +7,15 @@ a start: an append and a proof read O(log n) nodes by their keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import sqlalchemy as sa
 
 from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
-from mien.errors import CorruptDataError
+from mien.errors import CorruptDataError, TransparencyError
+from mien.log.checkpoints import Checkpoint, Note
 from mien.log.entries import LogEntry
 from mien.log.merkle import (
     appended,
@@ -118,29 +119,63 @@ def read(db: sa.Connection, first: int, limit: int = _AT_ONCE) -> list[LoggedEnt
     return [LoggedEntry(row.position, row.at_ms, LogEntry(row.kind, row.subject, row.entry)) for row in rows]
 
 
-def verify(db: sa.Connection) -> tuple[int, bytes]:
-    """Return size and root of a log whose every entry was hashed again; raises CorruptDataError naming the first fault.
+@dataclass(frozen=True)
+class Verified:
+    """How many entries were hashed again and found to be what the tree was made of, and what the next ones need."""
 
-    It reads everything, a thousand entries at a time, in O(log n) memory.
+    size: int = 0
+    nodes: Mapping[tuple[int, int], bytes] = field(default_factory=dict, repr=False)
+
+
+def verify_more(db: sa.Connection, before: Verified) -> Verified:
+    """Return the same of up to a thousand entries more, all of them where it returns what it was given.
+
+    In O(log n) memory. Raises CorruptDataError naming the first fault.
     """
-    head, nodes, size = read_head(db), dict[tuple[int, int], bytes](), 0
-    while found := read(db, size):
-        for each in found:
-            if each.position != size:
-                raise CorruptDataError(f"entry {size} is gone from the log of rounds; restore it from a backup")
-            for level, index, made in tuple(appended(lambda *at: nodes[at], size, leaf_hash(each.entry.data))):
-                if _node(db, level, index) != made:
-                    raise CorruptDataError(f"entry {size} of the log of rounds was changed; restore it from a backup")
-                nodes[level, index] = made
-                if index % 2:  # nothing above reads the pair again, but its parent alone
-                    nodes.pop((level - 1, 2 * index), None)
-                    nodes.pop((level - 1, 2 * index + 1), None)
-            size += 1
+    nodes, size, head = dict(before.nodes), before.size, read_head(db)
+    for each in read(db, size):
+        if each.position != size:
+            raise CorruptDataError(f"entry {size} is gone from the log of rounds; restore it from a backup")
+        for level, index, made in tuple(appended(lambda *at: nodes[at], size, leaf_hash(each.entry.data))):
+            if _node(db, level, index) != made:
+                raise CorruptDataError(f"entry {size} of the log of rounds was changed; restore it from a backup")
+            nodes[level, index] = made
+            if index % 2:  # nothing above reads the pair again, but its parent alone
+                nodes.pop((level - 1, 2 * index), None)
+                nodes.pop((level - 1, 2 * index + 1), None)
+        size += 1
+    if size > before.size:
+        return Verified(size, nodes)
     if size != head.size:
         raise CorruptDataError(f"the log of rounds has {size} entries, and was written up to {head.size}; restore it")
     if head.cosigned_size > size:
         raise CorruptDataError("the log of rounds is shorter than what the registrar cosigned; restore a later backup")
-    return size, root(db, size)
+    if head.cosigned and _cosigned_root(head) != root(db, head.cosigned_size):
+        raise CorruptDataError("the registrar cosigned another log of rounds than this one; restore it from a backup")
+    return before
+
+
+def verify(db: sa.Connection) -> tuple[int, bytes]:
+    """Return size and root of a log whose every entry was hashed again; raises CorruptDataError naming the first fault.
+
+    It reads everything, a thousand entries at a time.
+    """
+    before, found = Verified(), verify_more(db, Verified())
+    while found != before:
+        before, found = found, verify_more(db, found)
+    return found.size, root(db, found.size)
+
+
+def newest(db: sa.Connection, limit: int) -> list[LoggedEntry]:
+    """Return the newest entries, the newest first."""
+    return read(db, max(read_head(db).size - limit, 0), limit)[::-1]
+
+
+def _cosigned_root(head: LogHead) -> bytes:
+    try:
+        return Checkpoint.parse(Note.parse(head.cosigned).text).root
+    except TransparencyError as error:
+        raise CorruptDataError(_GONE) from error
 
 
 def _node(db: sa.Connection, level: int, position: int) -> bytes:

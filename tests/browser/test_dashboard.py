@@ -165,6 +165,13 @@ def test_measured_quality_is_on_the_pages(page: Page, address: str, paths: list[
     assert page.run("document.querySelectorAll('#thresholds tbody tr').length") == 4
 
 
+def test_the_log_of_rounds_is_verified_and_shown(page: Page, address: str) -> None:
+    page.open(address + "log")
+    page.wait_until("document.getElementById('tree').innerText.includes('holds')")
+    assert "registrar" in page.run("document.getElementById('cosignatures').innerText")
+    assert page.run("document.querySelectorAll('#entries tbody tr').length") > 20
+
+
 def test_all_of_it_can_be_reached_by_keyboard(page: Page, address: str) -> None:
     page.open(address)
     press(page, "Tab", 9)

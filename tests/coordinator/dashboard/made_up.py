@@ -19,8 +19,9 @@ import sqlalchemy as sa
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
+from coordinator.keys.note_keys import log_signer, witness_signer
 from coordinator.release.gates_worker import _summary
-from coordinator.store import account, audit
+from coordinator.store import account, audit, round_log
 from coordinator.store.releases import decide
 from coordinator.store.store import Store
 from coordinator.store.tables import DEVICES
@@ -28,6 +29,8 @@ from mien.dp.accountant import Release
 from mien.dp.ledger import Opening
 from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
 from mien.evaluation.gates import judge, monitors, tar_at
+from mien.log.checkpoints import Checkpoint, Note, NoteSigner
+from mien.log.entries import LogEntry, certificate_entry, roster_entry, round_entry
 from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
 from mien.protocol.rounds import BlobId, Role, Stage
 from mien.rounds.machine import MASKED, STEP_OF, RoundState, Step
@@ -42,6 +45,7 @@ from mien.rounds.records import (
     UploadRecord,
 )
 from mien.rounds.verdicts import after_abort
+from mien.secagg.planner import raw_task_id
 from mien.shell.clock import Clock
 from mien.specs import CohortSpec, DpSpec, GateSpec, PrivacySpec, TaskSpec, Threshold
 from simulation.faces.datasets import LabelledCrops
@@ -224,7 +228,17 @@ class Fleet:
     def _save(self, record: RoundRecord, stage: Stage, steps: dict[str, Step], **more: Any) -> RoundRecord:
         deadline = math.inf if stage in (Stage.CLOSING, Stage.CLOSED, Stage.ABORTED) else self.clock.now() + 600
         state = RoundState(stage, deadline, {}, steps, reason=more.pop("reason", ""))
-        return self.store.save_round(RoundChange(record, state, steps=steps, **more))
+        return self.store.save_round(RoundChange(record, state, steps=steps, logged=_logged(record, stage), **more))
+
+    def cosign(self, *further: NoteSigner) -> str:
+        """Have the log's checkpoint cosigned by the registrar, and by others; return the registrar's name."""
+        log, witness = log_signer(self.home.authority()), witness_signer(self.registrar)
+        size = self.store.round_log(round_log.read_head).size
+        text = Checkpoint(log.key.name, size, self.store.round_log(lambda db: round_log.root(db, size))).text
+        now = int(self.clock.now())
+        note = Note(text, (log.sign(text), *(each.sign(text, now) for each in (witness, *further))))
+        self.store.round_log(lambda db: round_log.keep_cosigned(db, str(note), size))
+        return witness.key.name
 
     def play(
         self, task: TaskRecord, number: int, attempt: int = 1, *, stop_at: Stage | None = None, reason: str = "",
@@ -296,6 +310,15 @@ class Fleet:
         self.store.close()
 
 
+def _logged(record: RoundRecord, stage: Stage) -> tuple[LogEntry, ...]:
+    """Return what an attempt enters in the log of rounds with a stage."""
+    subject = raw_task_id(record.ref.task_id).hex(), record.ref.round, record.ref.attempt
+    if stage is Stage.TRAINING:
+        hashes = dict.fromkeys(("task_sha256", "model_sha256", "layout_sha256", "statement_sha256"), "5" * 64)
+        return (round_entry(*subject, **hashes),)
+    return (roster_entry(*subject, [bytes(32)]),) if stage is Stage.SHARES else ()
+
+
 def lived_in(folder: Path, *, end: datetime | None = None, **settings: Any) -> Fleet:
     """Return a coordinator with phones, models, releases, tasks in every state, and a budget that is being spent."""
     fleet = Fleet(folder, end=end, **settings)
@@ -314,6 +337,9 @@ def lived_in(folder: Path, *, end: datetime | None = None, **settings: Any) -> F
     store.save_task(winter.ended(TaskState.DONE, "", clock.now_ms()), actor=audit.COORDINATOR, action="task.done")
     _spring(fleet, base)
     fleet.write_crl(7)
+    issued = [certificate_entry(hashlib.sha256(f"certificate {number}".encode()).hexdigest()) for number in range(3)]
+    store.round_log(lambda db: round_log.append(db, clock.now_ms(), issued))
+    fleet.cosign()
     return fleet
 
 

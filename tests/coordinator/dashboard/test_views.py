@@ -9,20 +9,24 @@ from typing import TypeVar
 
 import pytest
 import sqlalchemy as sa
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from coordinator.dashboard.chain import ChainState, look_on
+from coordinator.dashboard.chain import ChainState, RoundLogState, look_on, look_on_rounds
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Situation
-from coordinator.dashboard.views import audit, collapse, models, overview, privacy, rounds, tasks
+from coordinator.dashboard.views import audit, collapse, models, overview, privacy, round_log, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
 from coordinator.dashboard.words import short
+from coordinator.store import round_log as store_log
 from coordinator.store.report import report
 from coordinator.store.store import Store
 from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
 from mien.errors import NotFoundError, UnreachableError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
+from mien.log.checkpoints import WITNESS, NoteSigner
+from mien.log.entries import certificate_entry
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.rollouts import spec_to_json
 from mien.shell.doctor import Finding
@@ -361,6 +365,70 @@ def test_a_log_that_was_changed_is_told(tmp_path: Path) -> None:
         assert "newest entries were removed" in cut.problem
         assert look_on(cut, with_reader.ask) is cut  # a fault is not forgotten
         with_reader.close()
+    finally:
+        fleet.close()
+
+
+def test_the_log_of_rounds_shows_whether_it_holds_and_who_cosigned_it(reader: Reader, now_ms: int) -> None:
+    state = RoundLogState()
+    while (found := look_on_rounds(state, reader.ask)) != state:
+        state = found
+    page = reader.ask(lambda db: round_log.log_page(db, state, (), now_ms))
+    tree = dict(part(page, "tree", Facts).items)
+    size, root = reader.ask(store_log.verify)
+    assert (tree["Log"].text, tree["Log"].tone) == ("holds", "good")
+    assert (tree["Entries"].text, tree["Root"].text) == (str(size), root.hex())
+    assert tree["Cosigned"].note == "all of them"
+    (row,) = part(page, "cosignatures", Table).rows
+    assert (row[1].text, row[2].tone) == ("registrar", "good")
+    entries = part(page, "entries", Table)
+    assert [each.text for each in entries.rows[0]][2] == "certificate that was issued"
+    whats = set(texts(entries, "What"))
+    assert {"statement of a round", "rosters of a round", "release"} <= whats
+    index = texts(entries, "What").index("rosters of a round")
+    subject = entries.rows[index][3]
+    assert subject.text == "spring"
+    task, _, place = subject.href.removeprefix("/tasks/").partition("/rounds/")
+    number, attempt = map(int, place.split("/"))
+    assert reader.ask(lambda db: rounds.round_page(db, task, number, attempt, now_ms)).title.startswith("Round")
+
+
+def test_a_witness_that_did_not_cosign_and_entries_that_nobody_did_are_told(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path)
+    here, away = (NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (1, 2))
+    entries = [certificate_entry(f"{number:064x}") for number in range(5)]
+    try:
+        reader = Reader.open(fleet.home.database_url(fleet.home.resolve().config))
+
+        def shown(state: RoundLogState) -> Page:
+            now_ms = fleet.clock.now_ms()
+            return reader.ask(lambda db: round_log.log_page(db, state, (here.key, away.key), now_ms))
+
+        unsigned = part(shown(RoundLogState()), "cosignatures", Table)
+        assert [row[2].text for row in unsigned.rows] == ["not there"] * 2
+        fleet.store.round_log(lambda db: store_log.append(db, 1, entries[:3]))
+        registrar = fleet.cosign(here)
+        fleet.clock.move(7200)
+        fleet.store.round_log(lambda db: store_log.append(db, 1, entries[3:]))
+        page = shown(RoundLogState())
+        tree = dict(part(page, "tree", Facts).items)
+        assert (tree["Log"].text, tree["Log"].tone) == ("being verified", "busy")
+        assert (tree["Cosigned"].text, tree["Cosigned"].note) == ("3", "2 more are not yet")
+        told = [[cell.text for cell in row] for row in part(page, "cosignatures", Table).rows]
+        hours = "2\u00a0h\u00a0ago"
+        assert told == [
+            [registrar, "registrar", hours],
+            [here.key.name, "further witness", hours],
+            [away.key.name, "further witness", "not there"],
+        ]
+        whole = look_on_rounds(look_on_rounds(RoundLogState(), reader.ask), reader.ask)
+        assert whole.is_whole
+        _edit(fleet.store, "UPDATE log_entries SET entry = x'7b7d' WHERE position = 2")
+        changed = look_on_rounds(RoundLogState(), reader.ask)
+        assert "entry 2 of the log of rounds was changed" in changed.words
+        assert look_on_rounds(changed, reader.ask) is changed  # a fault is not forgotten
+        assert dict(part(shown(changed), "tree", Facts).items)["Log"].tone == "bad"
+        reader.close()
     finally:
         fleet.close()
 

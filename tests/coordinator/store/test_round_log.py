@@ -12,6 +12,7 @@ from coordinator.store import round_log
 from coordinator.store.store import Store
 from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
 from mien.errors import CorruptDataError, NotFoundError
+from mien.log.checkpoints import Checkpoint, Note, Signature
 from mien.log.entries import LogEntry, certificate_entry, release_entry
 from mien.log.merkle import check_consistency, check_inclusion, leaf_hash
 from mien.shell.clock import Clock
@@ -88,6 +89,9 @@ def test_threads_append_one_behind_the_other(database_url: str) -> None:
         each.close()
 
 
+OTHER = str(Note(Checkpoint("mien-log-0", 9, bytes(32)).text, (Signature("mien-log-0", bytes(68)),)))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -96,9 +100,10 @@ def test_threads_append_one_behind_the_other(database_url: str) -> None:
         (sa.delete(LOG_ENTRIES).where(LOG_ENTRIES.c.position > 5), "has 6 entries, and was written up to 9"),
         (sa.delete(LOG_NODES).where(LOG_NODES.c.level == 2), "damaged"),
         (sa.update(LOG_HEAD).values(cosigned_size=20), "shorter than what the registrar cosigned"),
+        (sa.update(LOG_HEAD).values(cosigned=OTHER, cosigned_size=9), "cosigned another log of rounds than this"),
         (sa.delete(LOG_HEAD), "damaged"),
     ],
-    ids=["edited", "removed", "cut", "nodes", "cosigned", "head"],
+    ids=["edited", "removed", "cut", "nodes", "cosigned", "another", "head"],
 )
 def test_rows_that_were_changed_are_named(store: Store, change: sa.Executable, words: str) -> None:
     append(store, *numbered(9))
