@@ -23,11 +23,10 @@ def tagged_hash(tag: str, *parts: bytes | bytearray) -> bytes:
     Lengths make the encoding injective: no two different lists of parts have the same bytes.
     """
     name = (PREFIX + tag).encode("ascii")
-    digest = hashlib.sha256(len(name).to_bytes(2, "big") + name)
+    pieces: list[bytes | bytearray] = [len(name).to_bytes(2, "big"), name]
     for part in parts:
-        digest.update(len(part).to_bytes(8, "big"))
-        digest.update(part)
-    return digest.digest()
+        pieces += (len(part).to_bytes(8, "big"), part)
+    return hashlib.sha256(b"".join(pieces)).digest()
 
 
 # Merkle trees: a roster of thousands, of which a device needs only its neighbours.

@@ -16,6 +16,7 @@ import hashlib
 import hmac
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -47,6 +48,7 @@ RandomBytes = Callable[[int], bytes]
 PublicKey = ec.EllipticCurvePublicKey | Ed25519PublicKey
 
 _P256_ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+_ECDSA: Final = ec.ECDSA(hashes.SHA256())
 _NONCE: Final = bytes(12)  # every sealing key is used once
 
 
@@ -70,6 +72,11 @@ class VerifiedLeaf:
     id: bytes
     public_key: PublicKey
     admitted_unix_s: int
+
+    @cached_property
+    def key_id(self) -> bytes:
+        """The id of the identity key, which `id` has to be."""
+        return identity_id(self.public_key)
 
 
 VerifyLeaf = Callable[[bytes], VerifiedLeaf]
@@ -146,7 +153,7 @@ def check_identity(leaf: VerifiedLeaf, claimed_id: bytes, suite: Suite) -> None:
         if suite is Suite.ECDSA_P256
         else isinstance(key, Ed25519PublicKey) and key.public_bytes_raw() not in SMALL_ORDER_ED25519
     )
-    if not fits or not leaf.id == claimed_id == identity_id(key):
+    if not fits or not leaf.id == claimed_id == leaf.key_id:
         raise CertificateError(
             f"certificate of device {short(claimed_id)} is not for that device and a key of this round's kind; "
             "that device has to join again"
@@ -161,7 +168,7 @@ def verify_signature(suite: Suite, public_key: PublicKey, message: bytes, signat
     """
     try:
         if suite is Suite.ECDSA_P256 and isinstance(public_key, ec.EllipticCurvePublicKey):
-            public_key.verify(_to_der(signature), message, ec.ECDSA(hashes.SHA256()))
+            public_key.verify(_to_der(signature), message, _ECDSA)
         elif suite is Suite.ED25519 and isinstance(public_key, Ed25519PublicKey):
             public_key.verify(signature, message)
         else:

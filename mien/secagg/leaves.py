@@ -21,7 +21,7 @@ from mien.errors import CertificateError
 from mien.protocol.admission import admitted_unix_s
 from mien.protocol.ids import PopulationId
 from mien.secagg.canonical import ID_BYTES
-from mien.secagg.keys import VerifiedLeaf, VerifyLeaf, identity_id
+from mien.secagg.keys import VerifiedLeaf, VerifyLeaf
 
 MAX_LEAF_BYTES: Final = 16 * 1024
 # Phones' clocks are off by minutes: a certificate's edge does not decide who is in a cohort.
@@ -102,6 +102,7 @@ def _named_device(leaf: x509.Certificate, population: PopulationId) -> VerifiedL
         device = binascii.unhexlify(ids[0])
     except ValueError as error:
         raise CertificateError("a certificate in the cohort names no device; leave this round") from error
-    if len(device) != ID_BYTES or device != identity_id(key):
+    named = VerifiedLeaf(device, key, admitted_unix_s(leaf))
+    if len(device) != ID_BYTES or device != named.key_id:
         raise CertificateError("a certificate in the cohort names another device than its key; leave this round")
-    return VerifiedLeaf(device, key, admitted_unix_s(leaf))
+    return named

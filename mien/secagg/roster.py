@@ -96,9 +96,13 @@ class RosterTree:
         return {device: self._sparse(topology, index).to_bytes() for index, device in enumerate(topology.ids)}
 
     def _sparse(self, topology: Topology, index: int) -> SparseRoster:
-        neighbours = topology.graph.neighbours(index)
-        pairs = tuple((self.entries[i], merkle_path(self.levels, i)) for i in neighbours)
-        return SparseRoster(topology.ids, merkle_path(self.levels, index), pairs)
+        pairs = tuple(self._proved[i] for i in topology.graph.neighbours(index))
+        return SparseRoster(topology.ids, self._proved[index][1], pairs)
+
+    @cached_property
+    def _proved(self) -> tuple[tuple[Entry, tuple[bytes, ...]], ...]:
+        """All entries with their paths."""
+        return tuple((entry, merkle_path(self.levels, index)) for index, entry in enumerate(self.entries))
 
 
 # The device's side: from a message to checked neighbours

@@ -159,10 +159,10 @@ Members = Annotated[bytes, _Form(bytes, lambda reader: reader.take(bitmap_size(r
 
 
 @functools.cache
-def _forms(cls: type) -> dict[str, _Form]:
-    """Return the form of each field of a record, in order."""
+def _forms(cls: type) -> tuple[tuple[str, _Form], ...]:
+    """Return each field of a record and its form, in order."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    return {name: hint.__metadata__[0] for name, hint in hints.items() if typing.get_origin(hint) is Annotated}
+    return tuple((name, hint.__metadata__[0]) for name, hint in hints.items() if typing.get_origin(hint) is Annotated)
 
 
 @dataclass(frozen=True)
@@ -171,14 +171,12 @@ class _Record:
 
     def to_bytes(self) -> bytes:
         """Return the fields' bytes."""
-        return b"".join(
-            form.to_bytes(getattr(self, name)) for name, form in _forms(typing.cast("Any", type(self))).items()
-        )
+        return b"".join([form.to_bytes(getattr(self, name)) for name, form in _forms(typing.cast("Any", type(self)))])
 
     @classmethod
     def read(cls, reader: _Reader) -> Self:
         """Return the next such record of a message."""
-        return cls(**{name: form.read(reader) for name, form in _forms(typing.cast("Any", cls)).items()})
+        return cls(*[form.read(reader) for _, form in _forms(typing.cast("Any", cls))])
 
 
 @dataclass(frozen=True)
@@ -229,6 +227,14 @@ class Entry(_Record):
     nonce: Annotated[bytes, _fixed(NONCE_BYTES)]
     signature: Signature = field(repr=False)
     certificate: Annotated[bytes, _sized(2, at_most=MAX_CERTIFICATE_BYTES)] = field(repr=False)
+
+    @functools.cached_property
+    def _bytes(self) -> bytes:
+        return super().to_bytes()
+
+    def to_bytes(self) -> bytes:
+        """Return the fields' bytes, laid out once: a server sends an entry to every neighbour of its device."""
+        return self._bytes
 
 
 @dataclass(frozen=True)
