@@ -27,8 +27,8 @@ from mien.secagg.server import ServerStage
 from mien.secagg.vector import ContributionMap
 from mien.shell.keys import secret_bytes
 
-MAX_STEP_BYTES: Final = 256 * 1024
-"""No message of a device is longer: 254 sealed shares take 21 KB."""
+MAX_STEP_BYTES: Final = 512 * 1024
+"""No message of a device is longer: 254 sealed shares take 305 KB."""
 
 
 @dataclass(frozen=True)
