@@ -274,8 +274,10 @@ class Closer:
             result = take_judged_step(self._plan, server, trained, summed.total, max_step_ratio=ratio)
         else:
             result = take_step(self._plan, server, total, summed.revealed, max_step_ratio=ratio)
-        told = {} if self._plan.task.privacy.dp.is_on else result.metrics
-        return replace(result, metrics={**told, **metrics, **result.state.figures})
+        told = {**({} if self._plan.task.privacy.dp.is_on else result.metrics), **metrics}
+        if result.state.lacks:  # nobody has trained, and there is no loss
+            told = {name: value for name, value in told.items() if name not in scalar_means(total)}
+        return replace(result, metrics={**told, **result.state.figures})
 
     async def _keep(
         self, task: TaskRecord, record: RoundRecord, result: ClosedRound, next_clip: float | None

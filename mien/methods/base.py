@@ -356,6 +356,9 @@ class Method:
         return self.trains and Property.FORWARD_ONLY not in self.properties
 
 
+EARLIER: Final = "earlier_part"
+"""Name of a reply's array that holds the trained part's elements (P,) of the model of an earlier round."""
+
 CANDIDATES: Final = "candidates"
 """Name of a validator's input: the candidates' elements of the trained part (T, P), the current weights' first."""
 

@@ -1,9 +1,10 @@
 """FedFace's private forms, in which no phone shows its class embedding w_i, and the method's entry with all forms.
 
-A task's `privacy.reveals` chooses: with ("class_embeddings",) it is the published Algorithm 1 (`fedface`). Empty, the
-default, w_i never leaves the phone. The phone then holds its identity apart from public ones by itself, with a softmax
-over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why this one, and where its
-gain comes from. `options.private_form = "hinge"` keeps the published loss (eq 7) instead. After the local round the
+A task's `privacy.reveals` chooses: with ("class_embeddings",) it is the published Algorithm 1 (`fedface`). Without it
+w_i never leaves the phone, and `options.private_form` says how it holds its identity apart from others by itself.
+"softmax" has a softmax over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why
+this one, and where its gain comes from. "everybody" has one against all other phones by two summed moments
+(`everybody`), and "hinge" keeps the published loss (eq 7) alone. After the local round of the first and the last the
 phone takes its own steps: away from public people (`options.public_step`) and against the second moment of the cohort's
 class embeddings (`options.moment`), both off by default.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods import fedface, moments
+from mien.methods import everybody, fedface, moments
 from mien.methods.averaging import mean_feature, output, update_addends, update_lanes
 from mien.methods.base import (
     Crops,
@@ -34,6 +35,7 @@ from mien.methods.base import (
     ServerState,
     Trained,
 )
+from mien.methods.everybody import EverybodySpec
 from mien.methods.fedface import W
 from mien.methods.proxies import Indices, class_means, one_hot_rows, public_faces, reveals_class_embeddings
 from mien.methods.spreadout import MomentSpec, SpreadOutSpec, push_away
@@ -66,12 +68,13 @@ class PublicSpec:
 class FedFaceOptions(fedface.PublishedOptions):
     """Options of the published form, then of the private ones.
 
-    `private_form` is what a phone minimises that shows nothing: a softmax with `public` people, or the positive hinge
-    alone. `public_step` and `moment` are the steps that it takes by itself afterwards.
+    `private_form` is what a phone minimises that shows nothing: a softmax with `public` people or against `everybody`,
+    or the positive hinge alone. `public_step` and `moment` are the steps that it takes by itself afterwards.
     """
 
-    private_form: Literal["softmax", "hinge"] = "softmax"
+    private_form: Literal["softmax", "hinge", "everybody"] = "softmax"
     public: PublicSpec = field(default_factory=PublicSpec)
+    everybody: EverybodySpec = field(default_factory=EverybodySpec)
     public_step: SpreadOutSpec | None = None
     moment: MomentSpec = field(default_factory=MomentSpec)
 
@@ -86,12 +89,24 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 
     Raises ConfigError for moments that would show more than the task says.
     """
-    moment = options_of(task).moment
+    options = options_of(task)
     if not reveals_class_embeddings(task):
-        return ContributionLayout((*update_lanes(part), *moments.lanes(task, moment, dim)))
-    if moment.is_on:
+        if options.private_form == "everybody":
+            _check_everybody(options)
+            return everybody.contribution_layout(task, part, dim)
+        return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
+    if options.moment.is_on:
         raise ConfigError("options.moment is of no use where class embeddings are shown; set options.moment.every to 0")
     return fedface.contribution_layout(part, dim)
+
+
+def _check_everybody(options: FedFaceOptions) -> None:
+    """Raise ConfigError for steps that move a class embedding, which this form makes anew each round."""
+    if options.moment.is_on or options.public_step is not None:
+        raise ConfigError(
+            'options.private_form "everybody" makes class embeddings anew each round, so that options.moment and '
+            "options.public_step are of no use: leave them out"
+        )
 
 
 # The device half.
@@ -102,6 +117,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options = options_of(inp.task)
     if reveals_class_embeddings(inp.task):
         return fedface.device_round(inp, runtime, options)
+    if options.private_form == "everybody":
+        return everybody.device_round(inp, runtime, options.everybody)
     if options.private_form == "hinge":
         trained = fedface.positive_step(inp, runtime, options.margin)
         return _output(inp, runtime, options, trained, trained.private[W], {})
@@ -168,6 +185,8 @@ def _public_faces(inp: DeviceInput) -> tuple[Crops, Indices]:
 
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
     """Return the state before the first round."""
+    if _is_everybody(task):
+        return everybody.server_start(task, part, theta)
     return moments.server_start(options_of(task).moment, task, part, theta)
 
 
@@ -178,12 +197,25 @@ def server_step(
     options = options_of(task)
     if reveals_class_embeddings(task):
         return fedface.server_step(task, part, state, total, revealed, options)
+    if _is_everybody(task):
+        return everybody.server_step(task, part, state, total)
     return moments.server_step(options.moment, task, part, state, total)
+
+
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return what a device is told: opened sums, and its own class embedding where it showed one."""
+    return {**moments.reply(state, device), **everybody.reply(state)}
+
+
+def _is_everybody(task: TaskSpec) -> bool:
+    return options_of(task).private_form == "everybody" and not reveals_class_embeddings(task)
 
 
 def requirements(task: TaskSpec) -> Requirements:
     """Return the rounds' requirements: public people where phones train against them or step away from them."""
     options, shows = options_of(task), reveals_class_embeddings(task)
+    if _is_everybody(task):
+        return everybody.REQUIREMENTS
     is_softmax = options.private_form == "softmax" and not shows
     return Requirements(
         public_faces=is_softmax or (options.public_step is not None and not shows),
@@ -201,7 +233,7 @@ FEDFACE: Final = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    reply=moments.reply,
+    reply=reply,
     requirements=requirements,
     properties=frozenset({Property.SUM_ONLY, Property.REVEALS}),
 )

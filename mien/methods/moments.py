@@ -35,33 +35,33 @@ OWN_NUMBER: Final = "own_moment_number"
 REVEALS: Final = "class_moment"
 
 
-def check(task: TaskSpec, spec: MomentSpec) -> None:
-    """Raise ConfigError for a task whose moments would be seen by somebody whom it does not name."""
-    if not spec.is_on:
-        return
+def check(task: TaskSpec, what: str) -> None:
+    """Raise ConfigError for a task whose moments would be seen by somebody whom it does not name; `what` sums them."""
     if not task.privacy.is_masked:
         raise ConfigError(
-            "options.moment sums second moments of class embeddings, and privacy.secure_aggregation is off: the "
-            "coordinator would see each phone's own, which is its owner's template. Turn secure aggregation on"
+            f"{what} sums second moments of class embeddings, and privacy.secure_aggregation is off: the coordinator "
+            "would see each phone's own, which is its owner's template. Turn secure aggregation on"
         )
     if task.privacy.groups > 1:
         raise ConfigError(
-            f"privacy.groups is {task.privacy.groups}; options.moment needs one sum over the whole cohort, because "
-            "smaller sums of second moments tell more of each phone: set privacy.groups to 1"
+            f"privacy.groups is {task.privacy.groups}; {what} needs one sum over the whole cohort, because smaller "
+            "sums of second moments tell more of each phone: set privacy.groups to 1"
         )
-    if task.privacy.dp.is_on and spec.emulate_noise:
-        raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
     if REVEALS not in task.privacy.reveals and not task.privacy.dp.is_on:
         raise ConfigError(
-            "options.moment shows the coordinator the sum of the phones' second moments, which tells whether a known "
-            f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
+            f"{what} shows the coordinator the sum of the phones' second moments, which tells whether a known face is "
+            f'among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
         )
 
 
 def lanes(task: TaskSpec, spec: MomentSpec, dim: int) -> tuple[Lane, ...]:
     """Return the summed lane of a task whose moments are on, nothing otherwise; raises ConfigError as `check` does."""
-    check(task, spec)
-    return (Lane(MOMENT, packed_size(dim)),) if spec.is_on else ()
+    if not spec.is_on:
+        return ()
+    check(task, "options.moment")
+    if task.privacy.dp.is_on and spec.emulate_noise:
+        raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
+    return (Lane(MOMENT, packed_size(dim)),)
 
 
 # The device half.
@@ -76,15 +76,15 @@ def addends(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> tuple[Arrays, A
     if not spec.is_on:
         return {}, {}
     kept = {name: inp.private[name] for name in (OWN, OWN_NUMBER) if name in inp.private}
-    if _told_number(inp, WANTED) != 1:
+    if told_number(inp, WANTED) != 1:
         return {MOMENT: np.zeros(packed_size(inp.dim), np.float32)}, kept
     own = device_moment(w_KD)
-    return {MOMENT: own}, {OWN: own, OWN_NUMBER: np.array([_told_number(inp, NUMBER) + 1], np.float32)}
+    return {MOMENT: own}, {OWN: own, OWN_NUMBER: np.array([told_number(inp, NUMBER) + 1], np.float32)}
 
 
 def step(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> Vector:
     """Return the class embeddings (K, D) after the device's own step against the others' last opened moment."""
-    number, num_devices = _told_number(inp, NUMBER), _told_number(inp, DEVICES)
+    number, num_devices = told_number(inp, NUMBER), told_number(inp, DEVICES)
     if not spec.is_on or number < 1 or num_devices < 1:
         return w_KD
     own = inp.private.get(OWN) if _number(inp.private, OWN_NUMBER) == number else None
@@ -98,7 +98,8 @@ def step(inp: DeviceInput, spec: MomentSpec, w_KD: Vector) -> Vector:
     return moment_step(w_KD, shrink_noise(moment_DD, spec.noise / max(1, others)), lr=spec.lr, steps=spec.steps)
 
 
-def _told_number(inp: DeviceInput, name: str) -> int:
+def told_number(inp: DeviceInput, name: str) -> int:
+    """Return a number of the server's reply, 0 where it is absent; raises as `told`."""
     values = told(inp.reply, name, (1,))
     return 0 if values is None else int(values[0])
 

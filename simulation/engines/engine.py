@@ -169,7 +169,7 @@ def rounds(
             state = method.server_step(task, part, state, total, revealed)
         if state.lacks and number == task.rounds:
             raise ConfigError(state.lacks)
-        yield Step(state, cohort, _record(number, devices, trained))
+        yield Step(state, cohort, _record(number, devices, trained, has_trained=not state.lacks))
 
 
 def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool) -> None:
@@ -310,14 +310,14 @@ def _validated_step(
     return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
 
 
-def _record(number: int, devices: tuple[str, ...], trained: RoundResult) -> RoundRecord:
+def _record(number: int, devices: tuple[str, ...], trained: RoundResult, *, has_trained: bool = True) -> RoundRecord:
     total = trained.total
     return RoundRecord(
         round=number,
         devices=devices,
         weight=float(total["weight"][0]),
-        loss_before=_mean(total, "loss_before"),
-        loss_after=_mean(total, "loss_after"),
+        loss_before=_mean(total, "loss_before") if has_trained else math.nan,
+        loss_after=_mean(total, "loss_after") if has_trained else math.nan,
         workers=trained.workers,
     )
 

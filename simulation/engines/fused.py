@@ -30,7 +30,7 @@ from mien.contribution import Total
 from mien.errors import ConfigError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Property, Trained
+from mien.methods.base import EARLIER, Crops, DeviceInput, Embeddings, Objective, Property, Trained
 from mien.specs import TaskSpec
 from simulation.engines.base import Intake, RoundResult, RoundWork, SequentialEngine, named_client, on_read_only_model
 from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
@@ -53,6 +53,7 @@ UNMEASURED: Final = ("loss_before", "loss_after")
 PROBE: Final = ParameterLayout((ParameterEntry("probe", (1,)),)).part()
 _BEFORE: Final = np.zeros(1, np.float32)
 _AFTER: Final = np.ones(1, np.float32)
+_EARLIER: Final = np.full(1, 2, np.float32)
 
 
 def why_not_fused(task: TaskSpec, sums: Sums) -> str:
@@ -105,17 +106,16 @@ class FusedEngine(BatchedEngine):
 
     def _begun(self, work: RoundWork) -> Iterator[list[Device]]:
         """Yield devices, each run up to its training, as many as there is memory for their images."""
-        known = Embedder(self.runtime, work)
+        known, meant = Embedder(self.runtime, work), _models_of_probes(work)
 
         def embed(theta: Vector, crops: Crops) -> Embeddings:
-            return known(work.state.theta if theta is _BEFORE else theta, crops)
+            return known(meant[float(theta[0])], crops)
 
         def taken_bytes(device: Device) -> int:
-            assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
-            return len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
+            return 0 if device.job is None else len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
 
         def features(theta: Vector, crops: Crops) -> Embeddings:
-            return self.runtime.features(work.state.theta if theta is _BEFORE else theta, crops)
+            return self.runtime.features(meant[float(theta[0])], crops)
 
         devices = (Device(name, work.method, _asked_about_probe(work, name), embed, features) for name in work.devices)
         return self.chunks(devices, taken_bytes)
@@ -213,7 +213,20 @@ class _Step:
 
 
 def _asked_about_probe(work: RoundWork, device: str) -> DeviceInput:
-    return replace(work.device_input(device), part=PROBE, theta=_BEFORE)
+    inp = work.device_input(device)
+    reply = {**inp.reply, EARLIER: _EARLIER} if EARLIER in inp.reply else inp.reply
+    return replace(inp, part=PROBE, theta=_BEFORE, reply=reply)
+
+
+def _models_of_probes(work: RoundWork) -> dict[float, Vector]:
+    """Return the whole models that a device half asks about, by the parameter of the probe that stands for each."""
+    theta, meant = work.state.theta, {float(_BEFORE[0]): work.state.theta}
+    earlier = work.method.reply(work.state, work.devices[0]).get(EARLIER)
+    if earlier is not None:
+        model = work.part.scatter(theta, earlier)
+        model.flags.writeable = False
+        meant[float(_EARLIER[0])] = model
+    return meant
 
 
 def _factor(device: Device) -> float:
@@ -224,10 +237,11 @@ def _factor(device: Device) -> float:
 
 
 def _groups(chunk: Sequence[Device]) -> list[list[Device]]:
-    """Return devices whose losses are one batched program."""
+    """Return devices whose losses are one batched program; those that train nothing in this round are in none."""
     kinds: dict[Hashable, list[Device]] = defaultdict(list)
     for device in chunk:
-        assert device.job is not None
+        if device.job is None:
+            continue
         kinds[kind_of(device.job, batches_of(device.job))].append(device)
     return list(kinds.values())
 

@@ -76,6 +76,12 @@ CASES = {
     "fedaws": _of("fedaws"),
     "fedface": _of("fedface", options={"public": {"identities": 3, "images": 6, "weight": 0.5, "scale": 4.0}}),
     "fedface, hinge": _of("fedface", options={"private_form": "hinge", "margin": 1.0}),
+    "fedface, everybody": _of(
+        "fedface",
+        options={"private_form": "everybody", "everybody": {"scale": 4.0}},
+        privacy=PrivacySpec(min_cohort=3, max_weight=5, reveals=("class_moment",)),
+        rounds=3,
+    ),
     "fedface, embeddings shown": _of("fedface", privacy=_REVEALS),
     "fedgc": _of("fedgc", several, options={"identities": 2, "start": "mean_feature"}, local=_PLAIN),
     "fedgc, embeddings shown": _of(
