@@ -78,6 +78,14 @@ def take_part(phone: JvmDevice) -> dict[str, Any]:
     return outcome
 
 
+def until_enough(phone: JvmDevice) -> dict[str, Any]:
+    """Have a phone look for work until it waits because its pictures are in enough sums, and return how that ended."""
+    while (outcome := phone.do("participate", min_cohort=3, unmet=[]))["code"] != "budget_exceeded":
+        assert outcome["kind"] == "WAIT", outcome
+    assert (outcome["kind"], "training" in outcome["words"]) == ("WAIT", False)
+    return outcome
+
+
 def all_of(phones: list[JvmDevice]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(phones)) as pool:
         return list(pool.map(take_part, phones))
@@ -139,7 +147,14 @@ def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Stor
         found = look(exported(story, tmp_path / "log"), evidence=kept)
         for fault in ("a forked log", "an unlogged round"):
             assert any(fault in each for each in found.faults), found.faults
-        # 5. Its owner may begin anew, and the phone trains again.
+        # 5. Another task over the model that the honest round began with: the same pictures are in a sum over it.
+        cancelled = story.fleet.submit(task("again", rounds=1))
+        with ThreadPoolExecutor(len(phones)) as pool:
+            assert all("the difference of two can tell" in each["reason"] for each in pool.map(until_enough, phones))
+        cancel(story, cancelled)
+        status = phones[0].do("status")
+        assert (status["num_private_sums"], status["num_sums_today"]) == (1, 1)
+        # 6. Its owner may begin anew.
         phones[0].do("log")
         status = phones[0].do("status")
         assert (status["lies"], status["log_entries"]) == ([], 0)

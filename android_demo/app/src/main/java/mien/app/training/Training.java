@@ -20,6 +20,7 @@ import mien.client.tasks.Disclosure;
 public final class Training implements Listener {
     /** A longer wait than this is left to the next time. */
     private static final long LONGEST_WAIT_MS = 5 * 60_000;
+    private static final long FAILED_PAUSE_MS = 60_000;
 
     private static final long LONGEST_END_MS = 60_000;
     /** In these the thread asks itself whether it may go on, and writes what must not be lost. */
@@ -134,13 +135,15 @@ public final class Training implements Listener {
             if (outcome.kind == Outcome.Kind.NOT_NOW || (outcome.round != null && once)) {
                 return;
             }
-            if (outcome.kind == Outcome.Kind.WAIT) {
-                phone.choices.tryAgainAt(System.currentTimeMillis() + outcome.retryAfterMs);
-                if (outcome.retryAfterMs > LONGEST_WAIT_MS) {
+            if (outcome.kind == Outcome.Kind.WAIT || outcome.kind == Outcome.Kind.FAILED) {
+                // A coordinator whose rounds are refused, one that lies say, has others at once.
+                long pauseMs = outcome.kind == Outcome.Kind.FAILED ? FAILED_PAUSE_MS : outcome.retryAfterMs;
+                phone.choices.tryAgainAt(System.currentTimeMillis() + pauseMs);
+                if (pauseMs > LONGEST_WAIT_MS) {
                     return;
                 }
                 progress("waiting");
-                Clock.system().sleep(outcome.retryAfterMs);
+                Clock.system().sleep(pauseMs);
             }
         }
     }
