@@ -21,6 +21,7 @@ from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.averaging import contribution_layout, server_start, server_step, update_output
 from mien.methods.base import (
+    IDENTITIES,
     DeviceInput,
     DeviceOutput,
     Method,
@@ -30,10 +31,10 @@ from mien.methods.base import (
     StepRule,
     objective_name,
 )
-from mien.methods.clustering import Metric, Partition, c_finch, finch
-from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels
-from mien.records import check_limits, positive
-from mien.specs import TaskSpec, from_mapping
+from mien.methods.clustering import Metric, Partition, c_finch, calibrated_distance, finch
+from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels, public_faces
+from mien.records import check_limits, positive, within
+from mien.specs import MAX_STEPS, TaskSpec, from_mapping
 
 W: Final = CLASSES
 LABELS: Final = "labels"
@@ -44,26 +45,40 @@ MAX_SCALE: Final = 1e4
 class ClusteringSpec:
     """Clustering of a target's faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
 
+    With `distance` 0 a target measures d itself, as what finds the people of the model's public faces again: those of
+    the source, or people like them. C-FINCH links `max_levels` times at most (0: until no link is shorter than d).
     `metric` says what d measures between normalised centroids. Clusters of fewer than `min_images` are not trained on.
     """
 
     algorithm: Literal["c_finch", "finch"] = "c_finch"
     distance: float = 1.2
+    max_levels: Annotated[int, within(0, 64)] = 0
     metric: Metric = "euclidean"
     level: int = 0
     min_images: int = 1
 
     def __post_init__(self) -> None:
         check_limits(self, "options.clustering.")
-        if not 0 < self.distance <= 2:
-            raise ConfigError(f"options.clustering.distance is {self.distance}; it must lie in (0, 2]")
+        if not 0 <= self.distance <= 2:
+            raise ConfigError(
+                f"options.clustering.distance is {self.distance}; it must lie in (0, 2], or be 0: measured on the "
+                "model's public faces"
+            )
         if self.min_images < 1:
             raise ConfigError(f"options.clustering.min_images is {self.min_images}; a cluster has at least 1")
+
+    @property
+    def is_calibrated(self) -> bool:
+        """True if the distance is measured on public faces."""
+        return self.algorithm == "c_finch" and self.distance == 0
 
 
 @dataclass(frozen=True)
 class FedFrUdaOptions:
     """`head` with `scale` s and `margin` m; `domain_constraint` lambda of DCL (eq 3); `clustering` of the targets.
+
+    With `constraint_steps` lambda is that of so many local steps (the paper's 1,500), and is scaled to a round's own,
+    so that fewer steps, which stray less, are held as much (0: as it is named).
 
     The mean of models is plain with both weights at 1, as published; they are whole numbers, because a private sum
     counts in whole shares.
@@ -73,6 +88,7 @@ class FedFrUdaOptions:
     scale: Annotated[float, positive(MAX_SCALE)] = 64.0
     margin: float = 0.5
     domain_constraint: float = 0.002
+    constraint_steps: Annotated[int, within(0, MAX_STEPS)] = 0
     clustering: ClusteringSpec = field(default_factory=ClusteringSpec)
     source_weight: int = 1
     target_weight: int = 1
@@ -99,7 +115,7 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     label_N = own_labels(inp) if is_source else pseudo_labels(inp, runtime, options.clustering)
     w_KD = class_vectors(inp, runtime, label_N)
     used = _large_enough(label_N, 1 if is_source else options.clustering.min_images)
-    rule = StepRule(proximal=options.domain_constraint if is_source else 0.0)  # DCL (eq 3)
+    rule = StepRule(proximal=constraint_of(inp.task, len(used)) if is_source else 0.0)  # DCL (eq 3)
     objective = head_objective(
         options.head, w_KD, label_N[used], scale=options.scale, margin=options.margin, step_rule=rule
     )
@@ -107,7 +123,15 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     weight = options.source_weight if is_source else options.target_weight
     private = {W: trained.private[W], LABELS: label_N.astype(np.float32)}
     output = update_output(inp, trained, private, num_images=weight)
-    return replace(output, metrics={**output.metrics, "identities": float(len(w_KD))})
+    return replace(output, metrics={**output.metrics, IDENTITIES: float(len(w_KD))})
+
+
+def constraint_of(task: TaskSpec, num_images: int) -> float:
+    """Return lambda of DCL for a source of that many images: after E steps SGD keeps (1 - eta lambda)^E of a drift."""
+    options = options_of(task)
+    if not options.constraint_steps:
+        return options.domain_constraint
+    return options.domain_constraint * options.constraint_steps / task.local.num_steps(num_images)
 
 
 def pseudo_labels(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> Partition:
@@ -115,7 +139,17 @@ def pseudo_labels(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> P
     kept = inp.private.get(LABELS)
     if kept is not None and kept.shape == (len(inp.crops),):
         return kept.astype(np.int64)
-    return cluster(runtime.embed(inp.theta, inp.crops), spec)
+    return cluster(runtime.embed(inp.theta, inp.crops), _with_distance(inp, runtime, spec))
+
+
+def _with_distance(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> ClusteringSpec:
+    """Return the clustering with the distance that public people have under this model, where it names none."""
+    if not spec.is_calibrated:
+        return spec
+    crops, label_M = public_faces(inp, method="fedfr_uda", otherwise=", or name options.clustering.distance")
+    emb_MD = runtime.embed(inp.theta, crops)
+    found = calibrated_distance(emb_MD, label_M, metric=spec.metric, max_levels=spec.max_levels)
+    return replace(spec, distance=found)
 
 
 def class_vectors(inp: DeviceInput, runtime: Runtime, label_N: Indices) -> Vector:
@@ -129,7 +163,7 @@ def class_vectors(inp: DeviceInput, runtime: Runtime, label_N: Indices) -> Vecto
 def cluster(embeddings: Vector, spec: ClusteringSpec) -> Partition:
     """Return pseudo labels (N,) of embeddings (N, D); a level beyond FINCH's last one means the last."""
     if spec.algorithm == "c_finch":
-        return c_finch(embeddings, spec.distance, metric=spec.metric)
+        return c_finch(embeddings, spec.distance, metric=spec.metric, max_levels=spec.max_levels)
     found = finch(embeddings, metric=spec.metric)
     return found.at(min(spec.level, len(found.partitions) - 1))
 
@@ -144,6 +178,7 @@ def requirements(task: TaskSpec) -> Requirements:
     """Return the rounds' requirements: cohorts that do not overlap."""
     options = options_of(task)
     return Requirements(
+        public_faces=options.clustering.is_calibrated,
         objective=objective_name(options.head, options.margin),
         why_synchronous="every sum needs the labelled source, one device that is in one cohort at a time",
     )

@@ -161,14 +161,25 @@ class PartitionSpec:
             )
 
 
-def build(spec: PartitionSpec, counts: Counts, domain_of: Callable[[str], str] = lambda _identity: "") -> Partition:
+def build(
+    spec: PartitionSpec,
+    counts: Counts,
+    domain_of: Callable[[str], str] = lambda _identity: "",
+    is_labelled: Callable[[str], bool] = lambda _identity: True,
+) -> Partition:
     """Return the partition that `spec` describes of these identities, whose domain `domain_of` tells.
 
-    Raises EmptyFolderError where there are too few identities.
+    Public people, who go out with labels, are drawn of those who have some, as `is_labelled` says. Raises
+    EmptyFolderError where there are too few identities.
     """
     usable = {name: number for name, number in counts.items() if number >= spec.min_images}
     _check_enough(spec, len(usable))
-    public, test, rest = draw(usable, (spec.public, spec.test, -1), spec.seed)
+    if not spec.public or all(map(is_labelled, usable)):
+        public, test, rest = draw(usable, (spec.public, spec.test, -1), spec.seed)
+    else:
+        (public,) = draw({name: usable[name] for name in usable if is_labelled(name)}, (spec.public,), spec.seed)
+        others = {name: usable[name] for name in usable.keys() - set(public)}
+        test, rest = draw(others, (spec.test, -1), spec.seed)
     if spec.scheme == "by_domain":
         clients = by_domain(rest, spec.domain_clients, domain_of, spec.seed)
     else:

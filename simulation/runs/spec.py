@@ -230,7 +230,8 @@ def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: 
         domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
     if not counts:
         raise EmptyFolderError("the data sets hold nobody; look at faces.path")
-    partition = build(spec.partition, counts, lambda name: domains[name])
+    unlabelled = {source.domain for source in spec.faces if not source.labelled}
+    partition = build(spec.partition, counts, lambda name: domains[name], lambda name: domains[name] not in unlabelled)
     if len(partition.clients) < spec.task.cohort.min_reports:
         raise ConfigError(
             f"there are {len(partition.clients)} clients and task.cohort.min_reports is "

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
 from mien.methods.clustering import (
     bcubed_scores,
     c_finch,
+    calibrated_distance,
     finch,
     nearest_neighbours,
     normalised_mutual_information,
@@ -175,3 +179,38 @@ def test_empty_and_unequal_are_refused() -> None:
             score([], [])
         with pytest.raises(ConfigError, match="2 identities but 1 clusters"):
             score([1, 2], [1])
+
+
+def test_the_number_of_levels_is_a_setting() -> None:
+    """Two levels of C-FINCH are FINCH's first two where every link is short enough; without end one cluster is left."""
+    embeddings = np.random.default_rng(3).normal(size=(40, 6))
+    hierarchy = finch(embeddings)
+    assert len(hierarchy.partitions) > 2
+    for levels in (1, 2):
+        np.testing.assert_array_equal(c_finch(embeddings, 2.1, max_levels=levels), hierarchy.at(levels - 1))
+    assert c_finch(embeddings, 2.1).max() == 0
+
+
+@pytest.mark.parametrize("metric", ["euclidean", "cosine"])
+@pytest.mark.parametrize("spread", [0.05, 0.2])
+def test_a_calibrated_distance_finds_the_people_whatever_the_model(
+    metric: Literal["euclidean", "cosine"], spread: float
+) -> None:
+    """The constant 1.2 joins them all; what the source's people say does not, and it holds for others of that model."""
+    rng = np.random.default_rng(5)
+
+    def people(number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        centres = np.ones((number, 24)) + rng.normal(size=(number, 24))  # a narrow cone, as of a model on strange faces
+        labels = np.repeat(np.arange(number), 6)
+        return centres[labels] + spread * rng.normal(size=(len(labels), 24)), labels
+
+    source, target = people(20), people(20)
+    found = calibrated_distance(*source, metric=metric)
+    assert pairwise_scores(target[1], c_finch(target[0], found, metric=metric)).f_score > 0.95
+    assert pairwise_scores(target[1], c_finch(target[0], 1.2, metric="euclidean")).f_score < 0.5
+
+
+def test_a_distance_needs_two_people_and_two_images_of_one() -> None:
+    for labels in ([0, 0], [0, 1]):
+        with pytest.raises(UndefinedMetricError, match="calibrated"):
+            calibrated_distance(np.eye(2), labels)

@@ -9,9 +9,10 @@ import pytest
 from numpy.typing import NDArray
 
 from mien.errors import ConfigError
-from mien.methods.base import DeviceInput
-from mien.methods.fedfr_uda import ClusteringSpec, cluster, device_round
+from mien.methods.base import ONE_CLASS, DeviceInput, why_idle
+from mien.methods.fedfr_uda import FEDFR_UDA, ClusteringSpec, cluster, constraint_of, device_round
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.engines.engine import Cohort, run_task
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -108,3 +109,47 @@ def test_finch_levels() -> None:
 def test_wrong_options_are_named(options: dict[str, object], names: str) -> None:
     with pytest.raises(ConfigError, match=names):
         device_round(device(task(**options)), TINY.runtime())
+
+
+def test_a_target_of_one_cluster_trains_nothing_and_says_so() -> None:
+    """A distance that joins everybody leaves nothing to tell apart; the source trains on, and the record warns."""
+    settings = task(clustering={"distance": 2.0})
+    assert why_idle(device_round(device(settings), TINY.runtime())) == ONE_CLASS
+    assert why_idle(device_round(device(task()), TINY.runtime())) == ""
+    cohort = Cohort({"source": CROPS, "target": CROPS}, labels={"source": np.array([0, 0, 0, 1, 1, 2])})
+    finished = run_task(settings, TINY.part(), 8, TINY.theta, cohort, TINY.runtime())
+    assert finished.records[0].warning == f"1 of 2 clients trained nothing, each because {ONE_CLASS}"
+
+
+def test_the_distance_is_measured_on_public_people() -> None:
+    """Under any model: twice as far apart, twice the distance, and the same clusters."""
+    settings = task(clustering={"distance": 0.0})
+    assert FEDFR_UDA.requirements(settings).public_faces
+    assert not FEDFR_UDA.requirements(task()).public_faces
+    public = np.concatenate([made_up_crops(3, seed=seed, spread=4) for seed in (21, 22, 23, 24)])
+    given = {"public_crops": public, "public_labels": np.repeat(np.array([9, 3, 5, 7]), 3)}
+    output = device_round(device(settings, **given), TINY.runtime())
+    assert output.private["labels"].tolist() == [0, 0, 0, 1, 1, 2]
+    with pytest.raises(ConfigError, match=r"options\.clustering\.distance"):
+        device_round(device(settings), TINY.runtime())
+
+
+def test_the_constraint_holds_a_drift_as_much_in_fewer_steps() -> None:
+    """The paper's lambda of 1,500 steps does nothing in 20; scaled to them it keeps as little of a drift."""
+    few = dataclasses.replace(task().local, steps=20, lr=0.1)
+    kept = {}
+    for steps in (0, 1500):
+        settings = dataclasses.replace(task(domain_constraint=0.002, constraint_steps=steps), local=few)
+        kept[steps] = (1 - few.lr * constraint_of(settings, 6)) ** few.num_steps(6)
+    assert kept[0] == pytest.approx(0.996, abs=1e-3)
+    assert kept[1500] == pytest.approx((1 - 0.1 * 0.002) ** 1500, abs=2e-3)
+    labels = np.array([0, 0, 0, 1, 1, 2])
+    drift = {}
+    for steps in (0, 1500):
+        settings = dataclasses.replace(
+            task(domain_constraint=0.5, constraint_steps=steps, scale=8.0), local=dataclasses.replace(few, lr=0.02)
+        )
+        output = device_round(device(settings, labels), TINY.runtime())
+        place = output.contribution.layout.slices["delta"]
+        drift[steps] = float(np.linalg.norm(output.contribution.vector[place]))
+    assert drift[1500] < 0.9 * drift[0]

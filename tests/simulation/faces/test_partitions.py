@@ -138,3 +138,14 @@ def test_overlap_is_refused(partition: dict[str, Any], says: str) -> None:
 def test_wrong_specs_are_refused(changes: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         counted(**changes)
+
+
+def test_public_people_are_those_who_have_labels() -> None:
+    """They go out with labels: one of an unlabelled domain would tell a target its own people."""
+    counts = {f"{domain}_{i}": 3 for domain in ("source", "target") for i in range(20)}
+    spec = PartitionSpec(scheme="by_domain", domain_clients={"source": 1, "target": 2}, public=12, test=6)
+    domain = lambda name: name.partition("_")[0]  # noqa: E731
+    made = build(spec, counts, domain, lambda name: domain(name) == "source")
+    assert {domain(held.identity) for held in made.public} == {"source"}
+    assert (len(made.public), len(made.test), len(made.clients)) == (12, 6, 3)
+    assert {domain(held.identity) for held in build(spec, counts, domain).public} == {"source", "target"}
