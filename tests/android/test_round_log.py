@@ -15,7 +15,7 @@ import pytest
 
 from device_sdk.models.models import Model
 from mien.layout import model_id
-from mien.log.checkpoints import Note, log_key
+from mien.log.checkpoints import WITNESS, Note, NoteKey, log_key
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.program.monitoring import look
 from simulation.testing import FakeFleet
@@ -162,24 +162,39 @@ def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Stor
 
 
 def test_a_home_of_an_earlier_version_learns_whose_signature_to_ask_for(story: Story, tmp_path: Path) -> None:
-    """Its identity holds no witness's key: it opens, says that it looks nothing up, and its renewal brings the key."""
+    """Its identity holds no witness's key: it opens, says that it looks nothing up, and its renewal brings the key.
+
+    What a phone has pinned no renewal takes away: here a further witness, whom this registrar does not name.
+    """
     file = tmp_path / "home" / "identity.json"
     with JvmDevice(tmp_path / "home") as phone:
         phone.do("join", invite=story.fleet.invite("earlier"))
         assert phone.do("status")["looks_up_rounds"]
         known = json.loads(file.read_text())["witness_key"]
-    stored = json.loads(file.read_text())
-    del stored["witness_key"], stored["sha256"]
-    stored["sha256"] = hashlib.sha256(canonical(stored)).hexdigest()
-    file.write_bytes(canonical(stored))
+    changed(file, witness_key=None, further_witnesses=None, witnesses_needed=None)
     with JvmDevice(tmp_path / "home") as phone:
         status = phone.do("status")
         assert (status["joined"], status["looks_up_rounds"]) == (True, False)
         phone.do("renew")
         assert phone.do("status")["looks_up_rounds"]
-        assert json.loads(file.read_text())["witness_key"] == known
+        stored = json.loads(file.read_text())
+        assert (stored["witness_key"], stored["further_witnesses"], stored["witnesses_needed"]) == (known, [], 0)
+    further = str(NoteKey.named(WITNESS, bytes(32)))
+    changed(file, further_witnesses=[further], witnesses_needed=1)
+    with JvmDevice(tmp_path / "home") as phone:
+        phone.do("renew")
+    stored = json.loads(file.read_text())
+    assert (stored["further_witnesses"], stored["witnesses_needed"]) == ([further], 1)
 
 
-def canonical(stored: dict[str, Any]) -> bytes:
-    """Return JSON as the phone writes it."""
+def changed(file: Path, **told: Any) -> None:
+    """Write an identity with other facts, without those that are None, as a phone would have."""
+    stored = {**json.loads(file.read_text()), **told}
+    del stored["sha256"]
+    stored = {name: value for name, value in stored.items() if value is not None}
+    stored["sha256"] = hashlib.sha256(_canonical(stored)).hexdigest()
+    file.write_bytes(_canonical(stored))
+
+
+def _canonical(stored: dict[str, Any]) -> bytes:
     return json.dumps(stored, sort_keys=True, separators=(",", ":")).encode()

@@ -24,6 +24,7 @@ from mien.log.merkle import (
     leaf_hash,
     tree_root,
 )
+from mien.log.witnesses import Quorum
 from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.protocol.rounds import RoundRef, Wait
 from mien.records import to_mapping
@@ -33,6 +34,7 @@ from mien.shell.clock import Clock
 Json = dict[str, Any]
 
 NOW_S = 1_800_000_000
+NOBODY = Quorum()
 REF = RoundRef(TaskId("task-1"), RoundNumber(3), AttemptNumber(2))
 
 
@@ -42,7 +44,7 @@ def signer(kind: str, label: str) -> NoteSigner:
 
 
 COORDINATOR, STRANGER, REGISTRAR = signer(LOG, "log"), signer(LOG, "other log"), signer(WITNESS, "registrar")
-OTHER_WITNESS = signer(WITNESS, "other witness")
+OTHER_WITNESS, THIRD_WITNESS = signer(WITNESS, "other witness"), signer(WITNESS, "third witness")
 
 
 def statement(told: str = "a", number: int = REF.round) -> LogEntry:
@@ -259,6 +261,7 @@ class Shown:
     cosigned_unix_s: int | None = NOW_S
     spoil: Callable[[RoundProof], RoundProof] = lambda proof: proof
     error: NotFoundError | VersionError | None = None
+    further: tuple[NoteSigner, ...] = ()
 
     def prove_round(self, _ref: RoundRef, first_size: int) -> RoundProof:
         """Return the proof as `CoordinatorClient.prove_round` does."""
@@ -269,6 +272,7 @@ class Shown:
         note = Note(text, (self.signer.sign(text),))
         if self.cosigned_unix_s is not None:
             note = note.with_signatures(REGISTRAR.sign(text, self.cosigned_unix_s))
+        note = note.with_signatures(*(each.sign(text, NOW_S - 60) for each in self.further))
         consistency = consistency_proof(self.tree.node, first_size, size) if first_size <= size else []
         inclusion = inclusion_proof(self.tree.node, size - 1, size)
         return self.spoil(RoundProof(str(note), self.signer.key.public, size - 1, tuple(inclusion), tuple(consistency)))
@@ -291,12 +295,18 @@ def _looks() -> list[Json]:
     mine, fork = statement().data, statement("f").data
     longer, forked = Tree.of(*OTHERS, mine), Tree.of(b"another past", OTHERS[1], OTHERS[2], mine)
     away = Shown(longer, cosigned_unix_s=None)
+    further, two = (OTHER_WITNESS, THIRD_WITNESS), (OTHER_WITNESS.key, THIRD_WITNESS.key)
+    by_other = Shown(longer, further=(OTHER_WITNESS,))
 
     def forged(proof: RoundProof) -> RoundProof:
         note = Note.parse(proof.checkpoint)
         own = note.unverified_signatures[0]
         false = Signature(REGISTRAR.key.name, REGISTRAR.key.id + bytes(72))
         return replace(proof, checkpoint=str(Note(note.text, (own, false))))
+
+    def false(proof: RoundProof) -> RoundProof:
+        signature = Signature(OTHER_WITNESS.key.name, OTHER_WITNESS.key.id + bytes(72))
+        return replace(proof, checkpoint=str(Note.parse(proof.checkpoint).with_signatures(signature)))
 
     def moved(proof: RoundProof) -> RoundProof:
         return replace(proof, position=proof.position - 1)
@@ -318,6 +328,15 @@ def _looks() -> list[Json]:
         _look("no cosignature, the registrar away", _seen(), away, registrar_answers=False),
         _look("no cosignature, the registrar away too long", _seen(3601), away, registrar_answers=False),
         _look("never a cosignature, the registrar away", None, away, registrar_answers=False),
+        _look("one of two further witnesses, one needed", _seen(), by_other, further=Quorum(two, 1)),
+        _look("one of two further witnesses, both needed", _seen(), by_other, further=Quorum(two, 2)),
+        _look("both further witnesses", _seen(), replace(by_other, further=further), further=Quorum(two, 2)),
+        _look(
+            *("the registrar away, and no further witness", _seen(), away),
+            registrar_answers=False,
+            further=Quorum(two, 1),
+        ),
+        _look("a further witness's forged cosignature", _seen(), Shown(longer, spoil=false), further=Quorum(two, 1)),
         _look("another statement than was logged", _seen(), Shown(Tree.of(*OTHERS, fork))),
         _look("another statement before anything was seen", None, Shown(Tree.of(*OTHERS, fork))),
         _look("a forked log", _seen(), Shown(forked)),
@@ -334,9 +353,16 @@ def _looks() -> list[Json]:
     ]
 
 
-def _look(what: str, seen: LastSeen | None, shown: Shown, *, registrar_answers: bool = True) -> Json:
+def _look(
+    what: str,
+    seen: LastSeen | None,
+    shown: Shown,
+    *,
+    registrar_answers: bool = True,
+    further: Quorum = NOBODY,
+) -> Json:
     memory = _Memory(seen)
-    log = RoundLog(REGISTRAR.key, memory, lambda: registrar_answers, _Clock())
+    log = RoundLog(REGISTRAR.key, memory, lambda: registrar_answers, _Clock(), further)
     ends = "taken"
     try:
         if isinstance(log.check(shown, REF, statement()), Wait):  # type: ignore[arg-type]
@@ -354,6 +380,7 @@ def _look(what: str, seen: LastSeen | None, shown: Shown, *, registrar_answers: 
         "proof": proof,
         "error": shown.error and {"code": shown.error.code, "text": shown.error.message},
         "registrar_answers": registrar_answers,
+        "further": {"keys": [str(key) for key in further.keys], "needed": further.needed},
         "ends": ends,
         "kept": memory.seen and to_mapping(memory.seen),
         "why": None if memory.evidence is None else memory.evidence["why"],

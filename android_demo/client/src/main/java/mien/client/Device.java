@@ -456,7 +456,11 @@ public final class Device implements AutoCloseable {
         return identity.witnessKey.isEmpty()
                 ? null
                 : new RoundLog(
-                        NoteKey.parse(identity.witnessKey), logFiles, () -> joining.registrarAnswers(identity), clock);
+                        NoteKey.parse(identity.witnessKey),
+                        identity.further,
+                        logFiles,
+                        () -> joining.registrarAnswers(identity),
+                        clock);
     }
 
     long now() {

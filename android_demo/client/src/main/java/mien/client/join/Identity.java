@@ -6,6 +6,7 @@ import java.security.Signature;
 import java.security.cert.X509Certificate;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.log.Quorum;
 import mien.client.secagg.SumIdentity;
 import mien.client.wire.Bytes;
 
@@ -24,6 +25,8 @@ public final class Identity {
     public final String releaseKey;
     /** The key (NAME+ID+KEY) whose cosignature is asked for on the log of rounds; empty until the registrar names one. */
     public final String witnessKey;
+    /** Whose cosignatures the log of rounds needs besides. */
+    public final Quorum further;
 
     Identity(
             String deviceId,
@@ -36,7 +39,8 @@ public final class Identity {
             KeyPair key,
             String inviteSha256,
             String releaseKey,
-            String witnessKey) {
+            String witnessKey,
+            Quorum further) {
         this.deviceId = deviceId;
         this.population = population;
         this.registrarAddress = registrarAddress;
@@ -48,6 +52,7 @@ public final class Identity {
         this.inviteSha256 = inviteSha256;
         this.releaseKey = releaseKey;
         this.witnessKey = witnessKey;
+        this.further = further;
     }
 
     /** Returns who this device is in a private sum. */

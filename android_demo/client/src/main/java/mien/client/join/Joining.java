@@ -14,6 +14,7 @@ import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.log.NoteKey;
+import mien.client.log.Quorum;
 import mien.client.store.Folder;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
@@ -66,10 +67,12 @@ public final class Joining {
      */
     public Identity join(Invite invite) {
         String knownWitnessKey = "";
+        Quorum knownFurther = Quorum.NONE;
         if (hasJoined()) {
             Fields stored = checkedFile(folder.read(FILE));
             checkSameFleet(stored, invite);
             knownWitnessKey = stored.text("witness_key", "");
+            knownFurther = further(stored);
             Identity present = loadUnlessLost();
             if (present != null && present.inviteSha256.equals(invite.sha256())) {
                 return present;
@@ -90,7 +93,7 @@ public final class Joining {
                         .build();
         JoinReply reply = ask(address, authority, (stub, skewMs) -> stub.join(request));
         // 4. The answer is checked piece by piece, then stored as a whole.
-        Identity identity = checked(reply, key, authority, invite, address, knownWitnessKey);
+        Identity identity = checked(reply, key, authority, invite, address, knownWitnessKey, knownFurther);
         save(identity);
         return identity;
     }
@@ -118,7 +121,7 @@ public final class Joining {
         String pinned = Certificates.fingerprint(present.coordinatorCa);
         Identity renewed =
                 checked(reply, present.key, present.registrarCa, pinned, present.registrarAddress, present.inviteSha256,
-                        present.releaseKey, present.witnessKey);
+                        present.releaseKey, present.witnessKey, present.further);
         save(renewed);
         return renewed;
     }
@@ -180,7 +183,8 @@ public final class Joining {
                         keys.loadOrCreate(),
                         stored.text("invite_sha256"),
                         stored.text("release_key"),
-                        stored.text("witness_key", "")); // an earlier version kept none
+                        stored.text("witness_key", ""), // an earlier version kept none
+                        further(stored));
         checkOwn(identity.certificate, identity.key, identity.registrarCa);
         return identity;
     }
@@ -230,9 +234,11 @@ public final class Joining {
             X509Certificate authority,
             Invite invite,
             Address registrar,
-            String knownWitnessKey) {
+            String knownWitnessKey,
+            Quorum knownFurther) {
         String pinned = invite.coordinatorCaSha256;
-        return checked(reply, key, authority, pinned, registrar, invite.sha256(), "", knownWitnessKey);
+        return checked(
+                reply, key, authority, pinned, registrar, invite.sha256(), "", knownWitnessKey, knownFurther);
     }
 
     /** Returns the identity in the registrar's answer; throws unless every piece of it is what was pinned or proved. */
@@ -244,7 +250,8 @@ public final class Joining {
             Address registrar,
             String inviteSha256,
             String knownReleaseKey,
-            String knownWitnessKey) {
+            String knownWitnessKey,
+            Quorum knownFurther) {
         X509Certificate certificate = Certificates.load(reply.getCertificateDer().toByteArray(), "this device's");
         String[] named = checkOwn(certificate, key, authority);
         Certificates.checkPeriod(certificate, clock.unixMs(), "this device's");
@@ -260,12 +267,28 @@ public final class Joining {
             throw new MienException(
                     ErrorCode.CERTIFICATE, "the registrar names a release key that cannot be; ask the operator");
         }
-        // A renewal brings a release key, and a witness's, to a device that has none, and never another one.
+        // A renewal brings a release key, and witnesses', to a device that has none, and never others.
         String releaseKey = knownReleaseKey.isEmpty() ? offered : knownReleaseKey;
         String witnessKey = knownWitnessKey.isEmpty() ? offeredWitnessKey(reply) : knownWitnessKey;
+        Quorum further = knownFurther.isEmpty() ? offeredFurther(reply) : knownFurther;
         return new Identity(
                 named[0], named[1], registrar, new Address(Texts.name(reply.getCoordinatorAddress(), "the coordinator's address")), certificate, authority,
-                coordinatorCa, key, inviteSha256, releaseKey, witnessKey);
+                coordinatorCa, key, inviteSha256, releaseKey, witnessKey, further);
+    }
+
+    /** Returns whose cosignatures the log needs as well. */
+    private static Quorum offeredFurther(JoinReply reply) {
+        try {
+            return new Quorum(reply.getFurtherWitnessKeysList(), reply.getFurtherWitnessesNeeded());
+        } catch (MienException error) {
+            throw impossibleWitness(error);
+        }
+    }
+
+    private static Quorum further(Fields stored) {
+        return stored.has("further_witnesses")
+                ? new Quorum(stored.texts("further_witnesses"), stored.count("witnesses_needed", 0))
+                : Quorum.NONE; // an earlier version kept none
     }
 
     /** Returns the key with which the registrar cosigns the log of rounds; empty for a registrar that does not. */
@@ -343,6 +366,8 @@ public final class Joining {
         stored.put("invite_sha256", identity.inviteSha256);
         stored.put("release_key", identity.releaseKey);
         stored.put("witness_key", identity.witnessKey);
+        stored.put("further_witnesses", identity.further.lines());
+        stored.put("witnesses_needed", identity.further.needed);
         stored.put(CHECK, Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(stored)))));
         folder.write(FILE, Bytes.utf8(Json.write(stored)));
     }

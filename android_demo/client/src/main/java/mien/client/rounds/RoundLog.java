@@ -12,6 +12,7 @@ import mien.client.MienException;
 import mien.client.log.Merkle;
 import mien.client.log.Note;
 import mien.client.log.NoteKey;
+import mien.client.log.Quorum;
 import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
 import mien.v1.RoundsOuterClass.ProveRoundReply;
@@ -20,9 +21,10 @@ import mien.v1.RoundsOuterClass.ProveRoundReply;
  * The device's look at the log of rounds: it trains only on a statement that the log holds for everybody to see.
  *
  * <p>A round's statement has to be in the coordinator's log, under a checkpoint that goes on from the last one that this
- * device saw and that the registrar cosigned, whose key came with joining. Without the cosignature a checkpoint is taken
- * only while this device itself finds the registrar away, too, and at most an hour after the last cosignature that it saw;
- * what it took then binds the coordinator all the same.
+ * device saw and that the registrar cosigned, whose key came with joining; so did those of further witnesses, of whom as
+ * many have to have cosigned as the registrar said. Without the registrar's cosignature a checkpoint is taken only while this
+ * device itself finds the registrar away, and at most an hour after the last cosignature that it saw; what it took then
+ * binds the coordinator all the same.
  */
 public final class RoundLog {
     /** How long after the last cosignature a device goes on while it finds the registrar away. */
@@ -38,20 +40,23 @@ public final class RoundLog {
     }
 
     private final NoteKey witness;
+    private final Quorum further;
     private final LogFiles files;
     private final BooleanSupplier registrarAnswers;
     private final Clock clock;
 
-    /** {@code registrarAnswers} is asked only where a cosignature is missing. */
-    public RoundLog(NoteKey witness, LogFiles files, BooleanSupplier registrarAnswers, Clock clock) {
+    /** {@code registrarAnswers} is asked only where its cosignature is missing; {@code further} has to cosign as well. */
+    public RoundLog(
+            NoteKey witness, Quorum further, LogFiles files, BooleanSupplier registrarAnswers, Clock clock) {
         this.witness = witness;
+        this.further = further;
         this.files = files;
         this.registrarAnswers = registrarAnswers;
         this.clock = clock;
     }
 
     /**
-     * Returns null once the log holds a round, else a pause: the registrar's cosignature is missing. Throws TRANSPARENCY
+     * Returns null once the log holds a round, else a pause: a cosignature is missing. Throws TRANSPARENCY
      * for a fork or a statement that is not there, with the evidence kept. {@code entry} is what the log has to hold;
      * {@code uncosigned} hears that a round is taken on the coordinator's signature alone.
      */
@@ -70,10 +75,18 @@ public final class RoundLog {
             throw accused(why, null, ref, entry, last);
         }
         LogFiles.Seen seen;
+        int missing;
         try {
             seen = checked(unverified, entry, lastNote);
+            missing = further.missing(new Note(seen.note));
         } catch (MienException error) {
             throw accused(error.getMessage(), unverified, ref, entry, last);
+        }
+        if (missing > 0) {
+            return Outcome.wait(
+                    PAUSE_MS,
+                    missing + " of the " + further.needed + " further witnesses that this phone asks for have not cosigned the"
+                            + " log of rounds with this round; the operator sees why");
         }
         if (seen.cosignedUnixS == 0) {
             boolean mayWait = last == null || clock.unixMs() / 1000 - last.cosignedUnixS > GRACE_S;
@@ -127,6 +140,7 @@ public final class RoundLog {
         evidence.put("round", ref.toString());
         evidence.put("statement", entry);
         evidence.put("witness_key", witness.toString());
+        evidence.put("further_witnesses", further.lines());
         evidence.put("seen", last == null ? null : last.facts());
         evidence.put("shown", unverified == null ? null : shown(unverified));
         files.accuse(evidence);

@@ -4,6 +4,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
@@ -115,6 +116,19 @@ public class LogTest {
             String note = broken.at(i).at("note").text();
             Raised.by(ErrorCode.TRANSPARENCY, broken.at(i).at("why").text(), () -> new Note(note));
         }
+    }
+
+    @Test
+    public void furtherWitnessesThatCannotBeAreRefused() throws Exception {
+        Vectors keys = file().at("notes").at("keys");
+        String witness = keys.at("registrar").text();
+        assertEquals(1, new Quorum(Arrays.asList(witness), 0).needed);
+        assertEquals(Arrays.asList(witness), new Quorum(Arrays.asList(witness), 1).lines());
+        Raised.by(ErrorCode.TRANSPARENCY, "two of one", () -> new Quorum(Arrays.asList(witness), 2));
+        Raised.by(ErrorCode.TRANSPARENCY, "below none", () -> new Quorum(Arrays.asList(witness), -1));
+        Raised.by(ErrorCode.TRANSPARENCY, "one twice", () -> new Quorum(Arrays.asList(witness, witness), 1));
+        Raised.by(ErrorCode.TRANSPARENCY, "a log's key", () -> new Quorum(Arrays.asList(keys.at("log").text()), 1));
+        Raised.by(ErrorCode.TRANSPARENCY, "no key", () -> new Quorum(Arrays.asList("witness"), 1));
     }
 
     @Test

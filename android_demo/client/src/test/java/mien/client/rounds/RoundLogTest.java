@@ -8,14 +8,17 @@ import static org.junit.Assert.assertTrue;
 
 import com.google.protobuf.ByteString;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.List;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
 import mien.client.log.NoteKey;
+import mien.client.log.Quorum;
 import mien.client.secagg.AttemptId;
 import mien.client.secagg.Expected;
 import mien.client.store.FileKeyProvider;
@@ -83,8 +86,17 @@ public class RoundLogTest {
 
     private Outcome check(LogFiles kept, Vectors look) {
         NoteKey witness = NoteKey.parse(file.at("witness_key").text());
-        RoundLog log = new RoundLog(witness, kept, () -> look.at("registrar_answers").flag(), clock());
+        Quorum further = quorum(look.at("further"));
+        RoundLog log = new RoundLog(witness, further, kept, () -> look.at("registrar_answers").flag(), clock());
         return log.check((asked, firstSize) -> proof(look, firstSize), ref, entry, () -> numUncosigned++);
+    }
+
+    private static Quorum quorum(Vectors told) {
+        List<String> keys = new ArrayList<>();
+        for (int i = 0; i < told.at("keys").size(); i++) {
+            keys.add(told.at("keys").at(i).text());
+        }
+        return new Quorum(keys, told.at("needed").word());
     }
 
     /** Returns what the coordinator of a look answers, who has to be asked from the size on that was seen last. */
@@ -226,7 +238,7 @@ public class RoundLogTest {
             reply.addInclusion(ByteString.copyFrom(new byte[100]));
         }
         NoteKey witness = NoteKey.parse(file.at("witness_key").text());
-        RoundLog log = new RoundLog(witness, files, () -> true, clock());
+        RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
         for (int lie = 0; lie < 30; lie++) {
             String told = entry + lie;
             Raised.by(ErrorCode.TRANSPARENCY, "plenty", () -> log.check((asked, size) -> reply.build(), ref, told, () -> {}));
@@ -259,7 +271,7 @@ public class RoundLogTest {
     @Test
     public void anErrorOfTheNetworkIsNoLie() {
         NoteKey witness = NoteKey.parse(file.at("witness_key").text());
-        RoundLog log = new RoundLog(witness, files, () -> true, clock());
+        RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
         for (ErrorCode code : new ErrorCode[] {ErrorCode.UNREACHABLE, ErrorCode.DRAINING, ErrorCode.LATE}) {
             RoundLog.Prover away =
                     (asked, size) -> {
