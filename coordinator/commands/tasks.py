@@ -276,6 +276,10 @@ def _say_task(task: TaskSpec, shown: list[str]) -> None:
             f"Asynchronous: up to {mode.max_concurrency} cohorts in flight; one that is more than {mode.max_staleness} "
             "models behind is discarded."
         )
+    from mien.methods import find_method
+
+    if caution := find_method(task.method).requirements(task).caution:
+        say(f"Warning: {caution}.")
     say("What this shows the server:")
     for sentence in shown:
         say(f"  - {sentence}")
@@ -396,9 +400,13 @@ def _in_total(reports: Iterable[operator_pb2.RoundReport]) -> str:
 
 def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:
     """Return what people are shown of an attempt: which, its stage, phones, mean loss before and after, the model."""
+    from mien.rounds.server_step import MOVED_NOTHING
+
     number, attempt = report.round.round, report.round.attempt
     whose = " of validators" if report.duty == _VALIDATE else ""
     stage = _stage_of(report)
+    if MOVED_NOTHING in report.metrics:
+        stage = f"{stage}, but the model did not move: nobody's training changed it"
     losses = [_loss(report.metrics[name]) for name in ("loss_before", "loss_after") if name in report.metrics]
     return (
         f"{number}" if attempt == 1 else f"{number}, attempt {attempt}{whose}",

@@ -33,6 +33,7 @@ from mien.rounds.buffered import staleness, weighed, weight
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import EvaluationRecord, ModelRecord, RoundRecord, TaskRecord, UploadRecord
 from mien.rounds.server_step import (
+    MOVED_NOTHING,
     ClosedRound,
     add_up,
     make_candidates,
@@ -274,6 +275,8 @@ class Closer:
             result = take_judged_step(self._plan, server, trained, summed.total, max_step_ratio=ratio)
         else:
             result = take_step(self._plan, server, total, summed.revealed, max_step_ratio=ratio)
+        if MOVED_NOTHING in result.metrics:
+            _LOG.warning("a round moved nothing", task=self._plan.task.name, round=record.round)
         told = {**({} if self._plan.task.privacy.dp.is_on else result.metrics), **metrics}
         if result.state.lacks:  # nobody has trained, and there is no loss
             told = {name: value for name, value in told.items() if name not in scalar_means(total)}

@@ -68,6 +68,7 @@ from mien.methods.base import (
     Runtime,
     reply_names,
     shared_words,
+    why_idle,
 )
 from mien.protocol.ids import DeviceId, ModelId
 from mien.protocol.replies import check_reply, longest_reply
@@ -283,7 +284,7 @@ class Participant:
             if unmet := self.conditions.unmet():
                 raise LateError(f"the phone is no longer {' and '.join(unmet)}; it leaves the round")
             # 6. Train, or judge what others trained, on a statement that the log holds for all to see.
-            faces = pool.faces(self.gallery, ref.task_id, plan.method)
+            faces = plan.pool.faces(self.gallery, ref.task_id, plan.method)
             check_apart(self.role, faces.private, plan.method, faces.roles)
             if terms is not None:
                 # Sums of scores and sums of updates have no difference that tells of either.
@@ -388,7 +389,11 @@ class Participant:
         # What the task itself says needs no model: refuse before megabytes are fetched.
         check_agreed(task, _NOTHING, self.agreement)
         check_kind(method, task, self.agreement)
-        pool.check(method)
+        whole, pool = pool, pool.narrowed(method)
+        if pool.num_people < whole.num_people:
+            (person,) = pool.people
+            agreed = f"{whole.num_people} people agreed to training, and method {method.name} trains on one's pictures"
+            self.tell(Event("narrowed", f"{agreed}: on {person.name}'s, enrolled first. --person names another."))
         model, *others = self._models(assignment.model_id, *method.requirements(task).other_models)
         check_face_input(model.spec, self._spec_in_use())
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
@@ -459,6 +464,8 @@ class Participant:
             models={other.model_id: other.theta for other in plan.others},
         )
         output = self._watched_round(plan, inp)
+        if why := why_idle(output):
+            self.tell(Event("trained_nothing", f"Training changed nothing on this phone: {why}."))
         if output.contribution.layout.sha256 != plan.layout.sha256:
             raise LayoutMismatchError("training gave a contribution of another form than was announced; upgrade mien")
         return output

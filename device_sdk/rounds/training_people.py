@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -51,20 +51,19 @@ class Pool:
         """Number of pictures."""
         return sum(person.num_images for person in self.people) if self.source is None else len(self.source.crops)
 
-    def check(self, method: Method) -> None:
-        """Raise ConfigError for a method that trains on one person's pictures where this is not one person's."""
+    def narrowed(self, method: Method) -> Pool:
+        """Return the pool that a method takes: of several people the one enrolled first, where it trains on one person.
+
+        First by number, so that it is the same person in every round. Raises ConfigError for a source of such a method.
+        """
         if method.properties & {Property.SEVERAL_PEOPLE, Property.UNLABELLED}:
-            return
+            return self
         if self.source is not None:
             raise ConfigError(
                 f"method {method.name} trains on the pictures of one person, and --source is for methods over "
                 f"many identities ({_OVER_MANY}); leave it out, or take part in another task"
             )
-        if len(self.people) > 1:
-            raise ConfigError(
-                f"{len(self.people)} people agreed to training, and method {method.name} trains on the pictures of "
-                "one: name one with --person"
-            )
+        return replace(self, people=(min(self.people, key=lambda person: person.id),))
 
     def faces(self, gallery: TrainingGallery, task_id: TaskId, method: Method) -> RoundFaces:
         """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""

@@ -168,6 +168,30 @@ class DeviceOutput:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
+def why_idle(output: DeviceOutput) -> str:
+    """Return why a device's training left its part of the model exactly as it was; empty where it did not.
+
+    Empty too for a method that sends no update of the model, and for a round in which nobody was to train.
+    """
+    contribution = output.contribution
+    updates = [place for name, place in contribution.layout.slices.items() if name in UPDATES]
+    has_trained = bool(updates) and "loss_before" in output.metrics
+    if not has_trained or any(contribution.vector[place].any() for place in updates):
+        return ""
+    if output.metrics.get(IDENTITIES) == 1:
+        return ONE_CLASS
+    return "its loss has no gradient at this model, or its rate is 0"
+
+
+UPDATES: Final = frozenset({"delta", "deltas"})
+"""Lanes with a device's change of the model: a method has at most one of them."""
+
+IDENTITIES: Final = "identities"
+"""Metric of a device whose classifier is over its own identities alone: how many there are."""
+
+ONE_CLASS: Final = "its classifier has one class, over which no loss has a gradient"
+
+
 @dataclass(frozen=True)
 class ServerState:
     """Server state, carried from round to round.
@@ -204,7 +228,8 @@ class Requirements:
     submitted and not on every phone. `validators`: a round has the method's stage in which they judge candidates.
     `objective` names what devices minimise, as `objective_name` does, so that none is asked that has no graph of it;
     empty where any device will do. `other_models` are the ids of those that a device needs beside the round's, `share`
-    says which devices may be asked: those in the first so many of the roll-out of the task's model. `shared_reply`
+    says which devices may be asked: those in the first so many of the roll-out of the task's model. `caution` warns of
+    a setting that is allowed and trains little or nothing. `shared_reply`
     names arrays of the reply that are the same for all devices of a round: those of a masked one agree on them
     (`shared_words`), so that a server that tells one device something else gets no sum. `why_synchronous` says what
     needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older model
@@ -216,6 +241,7 @@ class Requirements:
     objective: str = ""
     other_models: tuple[ModelId, ...] = ()
     share: float = 1.0
+    caution: str = ""
     shared_reply: tuple[str, ...] = ()
     why_synchronous: str = "nothing shows that its step holds for updates to an earlier model"
 

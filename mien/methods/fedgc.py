@@ -31,6 +31,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import moments
 from mien.methods.averaging import apply_mean_update, output, update_addends, update_lanes
 from mien.methods.base import (
+    IDENTITIES,
     DeviceInput,
     DeviceOutput,
     Method,
@@ -105,8 +106,9 @@ class CorrectionOptions:
 class FedGcOptions:
     """`identities` is the most that one device holds; `start` where W begins; `fixed` leaves it there.
 
-    `shared` lists identities that several devices hold, for the exact form: their embeddings are averaged, and
-    corrected only against devices that do not hold them.
+    `shared` lists identities that several devices hold. In the exact form their embeddings are averaged, and corrected
+    only against devices that do not hold them. In the private form each device keeps its own of them, leaves it out of
+    the second moment, by which it would be pushed from itself, and does not move it by that.
     """
 
     identities: int = 1
@@ -144,8 +146,6 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     """
     options = options_of(task)
     if not reveals_class_embeddings(task):
-        if options.shared:
-            raise ConfigError("options.shared averages embeddings that the server sees; the private form shows it none")
         return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
     if options.correction.kind == "none" or options.moment.is_on:
         raise ConfigError(
@@ -173,10 +173,11 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         shown_LD[: len(w_LD)] = w_LD
         addends = {**addends, W: shown_LD.reshape(-1)}
     else:
-        lane, moment = moments.addends(inp, options.moment, w_LD)
+        lane, moment = moments.addends(inp, options.moment, w_LD[_alone(inp, options, len(w_LD))])
         w_LD = _corrected_by_client(inp, runtime, options, w_LD)
         addends, kept = {**addends, **lane}, dict(moment)
-    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, {**kept, W: w_LD}, trained)
+    made = output(contribution_layout(inp.task, inp.part, inp.dim), addends, {**kept, W: w_LD}, trained)
+    return replace(made, metrics={**made.metrics, IDENTITIES: float(len(w_LD))})
 
 
 def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions, label_N: NDArray[np.int64]) -> Vector:
@@ -221,10 +222,16 @@ def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptio
     if not options.moment.is_on:
         return w_LD
     moved_LD = moments.step(inp, options.moment, w_LD)
-    if options.head.is_normalised:
-        return moved_LD
-    scaled_LD: Vector = (moved_LD * np.linalg.norm(w_LD, axis=1, keepdims=True)).astype(np.float32)
-    return scaled_LD
+    if not options.head.is_normalised:
+        moved_LD = (moved_LD * np.linalg.norm(w_LD, axis=1, keepdims=True)).astype(np.float32)
+    stepped_LD: Vector = np.where(_alone(inp, options, len(w_LD))[:, None], moved_LD, w_LD)
+    return stepped_LD
+
+
+def _alone(inp: DeviceInput, options: FedGcOptions, num_identities: int) -> NDArray[np.bool_]:
+    """Return which of this device's identities (L,) no other device holds, as far as the task says."""
+    elsewhere = {index for identity in options.shared for device, index in identity if device == inp.device}
+    return np.array([index not in elsewhere for index in range(num_identities)])
 
 
 # Both halves.
@@ -318,12 +325,19 @@ def _means(rows: Mapping[str, Vector], members: Sequence[SharedIdentity], presen
     return np.stack(means)
 
 
+_ONE_IDENTITY: Final = (
+    "options.identities is 1, and a classifier over one class has no gradient: a device of one person trains nothing. "
+    "Ask devices of several people, or take a method for one (fedface)"
+)
+
+
 def requirements(task: TaskSpec) -> Requirements:
     """Return the rounds' requirements: public faces where clients correct their class embeddings by themselves."""
     options = options_of(task)
     return Requirements(
         public_faces=options.correction.kind != "none" and not reveals_class_embeddings(task),
         objective=objective_name(options.head.kind, options.head.margin),
+        caution=_ONE_IDENTITY if options.identities == 1 else "",
         shared_reply=moments.SHARED,
         why_synchronous=moments.why_synchronous(task, options.moment),
     )

@@ -209,12 +209,12 @@ def unpack_symmetric(packed: NDArray[np.floating], dim: int) -> Matrix:
 
 
 def device_moment(w_KD: NDArray[np.floating]) -> Vector:
-    """Return a device's addend (P,): the mean of w w^T over its identities, packed, of length at most 1.
+    """Return a device's addend (P,): the mean of w w^T over its identities (zeros for none), packed, at most 1 long.
 
     One device changes a sum of these by at most 1 in L2 norm, however many identities it holds.
     """
     vectors_KD = normalise(w_KD)
-    return pack_symmetric(vectors_KD.T @ vectors_KD / len(vectors_KD)).astype(np.float32)
+    return pack_symmetric(vectors_KD.T @ vectors_KD / max(1, len(vectors_KD))).astype(np.float32)
 
 
 def others_moment(total: NDArray[np.floating], own: NDArray[np.floating] | None, num_devices: int, dim: int) -> Matrix:

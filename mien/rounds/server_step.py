@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from mien.protocol.ids import ModelId
 from mien.rounds.plan import TaskPlan
 
 Candidates = NDArray[np.float32]
+MOVED_NOTHING: Final = "moved_nothing"
+"""Metric of a round that left the model exactly as it was, which only such a round has."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,8 @@ def _closed(
     max_step_ratio: float,
 ) -> ClosedRound:
     theta = check_step(state.theta, after.theta, max_step_ratio)
+    if plan.method.trains and not after.lacks and np.array_equal(theta, state.theta):
+        metrics = {**metrics, MOVED_NOTHING: 1.0}
     spec = replace(plan.spec, thresholds=())  # a threshold belongs to the model it was measured on
     return ClosedRound(
         state=replace(after, theta=theta, rounds=state.rounds + 1),

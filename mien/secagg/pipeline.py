@@ -119,10 +119,10 @@ def _clipped_by_block(addends: Addends, numbers: NumberFormat) -> tuple[Addends,
         rest[place] = False
     left = math.sqrt(max(0.0, numbers.l2_clip**2 - sum(clip**2 for _, clip in addends.blocks)))
     parts: list[tuple[slice | NDArray[np.bool_], float]] = [*addends.blocks, (rest, left)]
-    for place, most in parts:
-        norm = l2_norm(update[place])
+    for where, most in parts:
+        norm = l2_norm(update[where])
         if norm > most:
-            update[place] *= np.float32(most / norm)
+            update[where] *= np.float32(most / norm)
             is_within = False
     return replace(addends, update=update), is_within
 

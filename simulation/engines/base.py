@@ -24,7 +24,16 @@ from mien.contribution import Arrays, Contribution, ContributionLayout, Total
 from mien.errors import NonFiniteError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Crops, DeviceInput, DeviceOutput, Method, Runtime, ServerState, ValidationFaces
+from mien.methods.base import (
+    Crops,
+    DeviceInput,
+    DeviceOutput,
+    Method,
+    Runtime,
+    ServerState,
+    ValidationFaces,
+    why_idle,
+)
 from mien.specs import TaskSpec
 from simulation.engines.population import Population
 from simulation.engines.sums import CohortSum, Sums, cohort_sum
@@ -112,13 +121,15 @@ class RoundResult:
     """The result of devices on one model: their sum, what they showed in clear, and what each keeps.
 
     `partial` has not been opened, so that it can still be added to another shard's. `workers` names the engines that a
-    cluster's workers ran it with, each once and in order; empty where one process ran it.
+    cluster's workers ran it with, each once and in order; empty where one process ran it. `idle` says of devices whose
+    training changed nothing why; an engine that makes no device's own update knows of none.
     """
 
     partial: CohortSum = field(repr=False)
     revealed: dict[str, Arrays] = field(repr=False)
     private: dict[str, Arrays] = field(repr=False)
     workers: tuple[str, ...] = ()
+    idle: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @cached_property
     def total(self) -> Total:
@@ -153,15 +164,18 @@ class Intake:
         self._sum = cohort_sum(work.task, work.layout, work.sums, work.number)
         self._revealed: dict[str, Arrays] = {}
         self._private: dict[str, Arrays] = {}
+        self._idle: dict[str, str] = {}
 
     def take(self, device: str, output: DeviceOutput) -> None:
         """Add a device's contribution, and keep what it showed and what it keeps; raises as `received` does."""
         self._sum.add(device, received(self._layout, self._revealed, device, output))
         self._private[device] = output.private
+        if why := why_idle(output):
+            self._idle[device] = why
 
     def result(self) -> RoundResult:
         """Return the round's result."""
-        return RoundResult(self._sum, self._revealed, self._private)
+        return RoundResult(self._sum, self._revealed, self._private, idle=self._idle)
 
 
 def received(
@@ -186,13 +200,14 @@ def named_client(device: str) -> Iterator[None]:
 def combined(shards: Sequence[RoundResult]) -> RoundResult:
     """Return one result for shards of a cohort, added up in their order; the first one's sum is used up."""
     first, *rest = shards
-    revealed, private = dict(first.revealed), dict(first.private)
+    revealed, private, idle = dict(first.revealed), dict(first.private), dict(first.idle)
     for shard in rest:
         first.partial.merge(shard.partial)
         revealed |= shard.revealed
         private |= shard.private
+        idle |= shard.idle
     workers = {name for shard in shards for name in shard.workers}
-    return RoundResult(first.partial, revealed, private, tuple(sorted(workers)))
+    return RoundResult(first.partial, revealed, private, tuple(sorted(workers)), idle)
 
 
 def device_seed(task: TaskSpec, device: str, number: int) -> int:

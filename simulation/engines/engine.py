@@ -7,6 +7,7 @@ is an engine's business (`simulation.engines`); what they make is the same.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, TypeVar
@@ -17,7 +18,7 @@ from mien.contribution import Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import Runtime, ServerState, Validation, ValidationInput
+from mien.methods.base import ONE_CLASS, Method, Runtime, ServerState, Validation, ValidationInput
 from mien.rounds.buffered import Flight, is_overdue, may_open, staleness, weighed
 from mien.specs import TaskSpec
 from simulation.engines.base import (
@@ -74,7 +75,7 @@ class RoundRecord:
     """Record of a round: its devices, and weighted means of their losses.
 
     `staleness` is how many models were made, in asynchronous mode, since the one that they trained on. `workers` names
-    the engines of a cluster's workers.
+    the engines of a cluster's workers. `warning` says what trained nothing, and why.
     """
 
     round: int
@@ -84,6 +85,7 @@ class RoundRecord:
     loss_after: float
     staleness: int = 0
     workers: tuple[str, ...] = ()
+    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def rounds(
     for number in range(first, task.rounds + 1):
         devices = select(task, everybody, number)
         trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
-        total, revealed = trained.total, trained.revealed
+        total, revealed, before = trained.total, trained.revealed, state.theta
         cohort = replace(cohort, private={**cohort.private, **trained.private})
         if method.validation is not None and method.requirements(task).validators:
             scores = _scores(method.validation, task, sums, number)
@@ -169,7 +171,8 @@ def rounds(
             state = method.server_step(task, part, state, total, revealed)
         if state.lacks and number == task.rounds:
             raise ConfigError(state.lacks)
-        yield Step(state, cohort, _record(number, devices, trained, has_trained=not state.lacks))
+        warning = "" if state.lacks else _warning(trained, len(devices), moved=not _is_still(method, before, state))
+        yield Step(state, cohort, _record(number, devices, trained, warning, has_trained=not state.lacks))
 
 
 def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool) -> None:
@@ -208,9 +211,10 @@ def _asynchronous_rounds(
     for version, landing in enumerate(landings):
         trained = landing.trained
         cohort = replace(cohort, private={**cohort.private, **trained.private})
-        total = weighed(spec, trained.total, version, landing.base)
+        total, before = weighed(spec, trained.total, version, landing.base), state.theta
         state = method.server_step(task, part, state, total, trained.revealed)
-        record = _record(version + 1, landing.devices, trained)
+        warning = _warning(trained, len(landing.devices), moved=not _is_still(method, before, state))
+        record = _record(version + 1, landing.devices, trained, warning)
         yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
 
 
@@ -310,7 +314,28 @@ def _validated_step(
     return stage.server_step(task, part, state, total, scores.total()), replace(cohort, validator_private=private)
 
 
-def _record(number: int, devices: tuple[str, ...], trained: RoundResult, *, has_trained: bool = True) -> RoundRecord:
+def _is_still(method: Method, before: Vector, state: ServerState) -> bool:
+    """Return whether a round that makes a model left it exactly as it was."""
+    return method.trains and not state.lacks and np.array_equal(before, state.theta)
+
+
+def _warning(trained: RoundResult, num_devices: int, *, moved: bool) -> str:
+    """Return what a round's record warns of: a model that did not move, or clients that can never move it.
+
+    That some clients' losses are at their least for once is no fault.
+    """
+    why = Counter(trained.idle.values())
+    if not moved:
+        reason = f": of {num_devices} clients none trained anything ({why.most_common(1)[0][0]})" if why else ""
+        return f"the model did not move{reason}"
+    if one_class := why[ONE_CLASS]:
+        return f"{one_class} of {num_devices} clients trained nothing, each because {ONE_CLASS}"
+    return ""
+
+
+def _record(
+    number: int, devices: tuple[str, ...], trained: RoundResult, warning: str, *, has_trained: bool = True
+) -> RoundRecord:
     total = trained.total
     return RoundRecord(
         round=number,
@@ -319,6 +344,7 @@ def _record(number: int, devices: tuple[str, ...], trained: RoundResult, *, has_
         loss_before=_mean(total, "loss_before") if has_trained else math.nan,
         loss_after=_mean(total, "loss_after") if has_trained else math.nan,
         workers=trained.workers,
+        warning=warning,
     )
 
 

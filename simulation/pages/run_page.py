@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +47,8 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     else:
         sections += [_headlines(result), *_curves(result), _points(result)]
+    if warnings := _warnings(records):
+        sections.append(Prose("warnings", "Trained nothing", warnings, is_notice=True))
     if records:
         sections += _rounds(records, result, spec["task"]["method"])
     if result is not None:
@@ -53,6 +56,12 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     sections.append(_facts(spec, result))
     lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
     return render(Report(spec["name"], lede, tuple(sections)))
+
+
+def _warnings(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return what rounds warned of, each once and with how many rounds did."""
+    told = Counter(record["warning"] for record in records if "warning" in record)
+    return tuple(f"In {rounds} of {len(records)} rounds {warning}." for warning, rounds in told.items())
 
 
 def _headlines(result: Mapping[str, Any]) -> Tiles:

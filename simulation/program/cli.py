@@ -142,6 +142,7 @@ def _print_plan(summary: Mapping[str, Any]) -> None:
     ]
     if summary["generated"]:
         lines.append(f"not on this machine, and made up: {', '.join(summary['generated'])}")
+    lines += [f"warning: {warning}" for warning in summary["warnings"]]
     cli.say("\n".join(lines))
 
 

@@ -101,8 +101,11 @@ def _run(
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     if private is not None:
         tell(str(private))
+    if caution := find_method(task.method).requirements(task).caution:
+        tell(f"warning: {caution}")
     spent.note("before")
     # 3. Rounds, from the last finished one.
+    warnings = list(dict.fromkeys(kept["warning"] for kept in run.records() if "warning" in kept))
     state = state or find_method(task.method).server_start(task, part, model.theta)
     in_worker = InWorker(trained_spec, model.layout, task, part, spec.sums, spec.precision)
     place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
@@ -123,10 +126,14 @@ def _run(
             run.save(step, record)
             left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
             tell(_line(record, task.rounds, left))
+            if (warning := record.get("warning")) and warning not in warnings:
+                warnings.append(warning)
+                tell(f"warning: round {record['round']}: {warning}")
             after_round(record, task.rounds)
     # 4. The model after training.
     after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
-    shown = {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
+    shown: dict[str, Any] = {"warnings": warnings} if warnings else {}
+    shown |= {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
     if private is not None:
         shown["privacy"] = dataclasses.asdict(private)
     spent.note("after")
@@ -179,7 +186,8 @@ def dry_run(spec: RunSpec, root: Path) -> dict[str, Any]:
         checked = replace(spec, task=replace(spec.task, trainable=()))
         plan = replace(plan, spec=checked, generated=(*plan.generated, spec.model.path))
     check_start(plan, model_of(source, root))
-    return plan.summary()
+    caution = find_method(spec.task.method).requirements(spec.task).caution
+    return {**plan.summary(), "warnings": [caution] if caution else []}
 
 
 class Spent:
@@ -332,6 +340,7 @@ def _round_record(record: RoundRecord, *, with_losses: bool) -> dict[str, Any]:
         **{name: loss for name, loss in losses.items() if not math.isnan(loss)},
         **({"staleness": record.staleness} if record.staleness else {}),
         **({"workers": list(record.workers)} if record.workers else {}),
+        **({"warning": record.warning} if record.warning else {}),
     }
 
 

@@ -208,6 +208,7 @@ def _course(
 def metric_words(name: str) -> str:
     """Return a metric's name in words."""
     known = {"loss_before": "loss before training", "loss_after": "loss after training",
+             "moved_nothing": "warning: the model did not move",
              "share_clipped": "share of updates that were clipped", "unmask_s": "seconds to open the sum"}  # fmt: skip
     return known.get(name, name.replace("_", " "))
 

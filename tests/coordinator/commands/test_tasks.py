@@ -107,6 +107,12 @@ def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> 
     assert view.news(over) == "silos: done, 0/3 rounds"
 
 
+def test_a_round_that_moved_nothing_is_told_of() -> None:
+    view, closed = _View(), event(rounds_pb2.CLOSED)
+    closed.round.metrics["moved_nothing"] = 1.0
+    assert "closed, but the model did not move: nobody's training changed it" in view.news(closed)
+
+
 def test_phones_that_cannot_train_are_told_of_whatever_the_rounds_do_and_not_one_by_one() -> None:
     def called(number: int) -> operator_pb2.TaskEvent:
         return operator_pb2.TaskEvent(

@@ -8,7 +8,7 @@ import pytest
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods import METHODS
-from mien.methods.base import DeviceInput
+from mien.methods.base import ONE_CLASS, DeviceInput
 from mien.methods.fedgc import FEDGC, W, corrected, options_of
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
@@ -141,7 +141,6 @@ def test_what_leaves_in_clear_is_only_what_the_task_names() -> None:
         ({"fixed": True}, (), r"options\.fixed"),
         ({"shared": [[["client0", 1]], [["client0", 1]]]}, REVEALS, "twice"),
         ({"shared": [[["client0", 2]]]}, REVEALS, "beyond"),
-        ({"shared": [[["client0", 1]]]}, (), r"options\.shared"),
         ({"correction": {"kind": "none"}}, REVEALS, "do not need"),
         ({"correction": {"strength": -1.0}}, (), "strength"),
         ({"correction": {"duplicate_cosine": 0.0}}, (), "duplicate_cosine"),
@@ -151,6 +150,41 @@ def test_what_leaves_in_clear_is_only_what_the_task_names() -> None:
 def test_what_cannot_be_is_refused(options: dict[str, object], reveals: tuple[str, ...], match: str) -> None:
     with pytest.raises(ConfigError, match=match):
         run(task_of(options, reveals=reveals))
+
+
+def test_one_identity_a_client_is_allowed_and_warned_of() -> None:
+    """The paper's clients may hold one each; a classifier over one class has no gradient, so that theta stays."""
+    task, crops = task_of({"identities": 1}), {name: CROPS[name][:2] for name in CROPS}
+    assert "identities is 1" in FEDGC.requirements(task).caution
+    assert not FEDGC.requirements(task_of({})).caution
+    finished = run_task(task, TINY.part(), DIM, TINY.theta, Cohort(crops, public=PUBLIC), TINY.runtime())
+    np.testing.assert_array_equal(finished.state.theta, TINY.theta)
+    assert {record.warning for record in finished.records} == {
+        f"the model did not move: of 4 clients none trained anything ({ONE_CLASS})"
+    }
+    assert {record.warning for record in run(task_of({})).records} == {""}
+
+
+def test_some_clients_of_one_identity_are_counted() -> None:
+    labels = {name: LABELS[name] for name in list(CROPS)[:3]}
+    finished = run_task(
+        task_of({}), TINY.part(), DIM, TINY.theta, Cohort(CROPS, public=PUBLIC, labels=labels), TINY.runtime()
+    )
+    assert finished.records[0].warning == f"1 of 4 clients trained nothing, each because {ONE_CLASS}"
+
+
+def test_shared_identities_stay_at_home_in_the_private_form_and_are_pushed_from_nobody() -> None:
+    """They are in no moment, and no moment moves them; what the clients hold alone is as it would be."""
+    moment = {"correction": {"kind": "none"}, "moment": {"every": 1, "lr": 0.5}, "head": COSFACE}
+    shared = [[["client0", 0], ["client1", 0]], [["client0", 1], ["client1", 1]]]
+    reveals = ("class_moment",)
+    with_moment = run(task_of({**moment, "shared": shared}, reveals=reveals, rounds=2))
+    without = run(task_of({"correction": {"kind": "none"}, "head": COSFACE}, rounds=2))
+    for name, is_same in {"client0": True, "client1": True, "client2": False}.items():
+        kept = [finished.cohort.private[name][W] for finished in (with_moment, without)]
+        assert np.allclose(*kept, atol=1e-6) == is_same, name
+    assert not with_moment.cohort.private["client0"]["own_moment"].any()
+    assert with_moment.cohort.private["client2"]["own_moment"].any()
 
 
 def test_the_private_correction_without_public_faces_says_what_to_do() -> None:

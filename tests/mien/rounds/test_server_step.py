@@ -17,7 +17,15 @@ from mien.layout import ParameterEntry, ParameterLayout, model_id
 from mien.methods.base import ServerState
 from mien.protocol.canonical import model_from_json, model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.rounds.server_step import ClosedRound, add_up, check_step, make_candidates, take_judged_step, take_step
+from mien.rounds.server_step import (
+    MOVED_NOTHING,
+    ClosedRound,
+    add_up,
+    check_step,
+    make_candidates,
+    take_judged_step,
+    take_step,
+)
 from mien.specs import CohortSpec, FaceInputSpec, ModelSpec, PrivacySpec, ServerSpec, TaskSpec, Threshold
 from tests.tiny import SHARD
 
@@ -212,3 +220,10 @@ def test_state_that_two_tasks_put_alike_stays_until_both_let_it_go(tmp_path: Pat
     states.let_go({sha256: 1})
     states.remove({sha256})
     assert not blobs.exists(sha256)
+
+
+def test_a_round_that_moves_nothing_says_so() -> None:
+    still = [("a", upload(1, (0.0, 0.0), (0.0, 0.0))), ("b", upload(3, (0.0, 0.0), (0.0, 0.0)))]
+    assert close_round(plan(), start(), still, max_step_ratio=1).metrics[MOVED_NOTHING] == 1.0
+    moved = [*still[:1], ("b", upload(3, (1.0, 0.5), (0.5, 0.0)))]
+    assert MOVED_NOTHING not in close_round(plan(), start(), moved, max_step_ratio=1).metrics

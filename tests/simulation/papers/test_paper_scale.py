@@ -12,8 +12,10 @@ import pytest
 
 import simulation.papers
 from mien.errors import ConfigError, EmptyFolderError
+from mien.records import to_mapping
 from simulation.faces.models import write_model
 from simulation.faces.sources import FacesSource
+from simulation.pages.run_page import run_page
 from simulation.runs.records import RunFolder
 from simulation.runs.run import dry_run, model_of, run_experiment
 from simulation.runs.spec import ModelSource, RunSpec, load, parse
@@ -113,8 +115,11 @@ def test_in_small_each_starts_and_takes_its_first_round(path: Path, tmp_path: Pa
     spec = in_small(load(path))
     make_data(spec, tmp_path)
     found = run_experiment(spec, tmp_path / "out", tmp_path, tell=lambda _text: None)
-    assert [record["round"] for record in RunFolder(tmp_path / "out").records()] == [1]
-    assert found["test_people"] == 4
+    (record,) = RunFolder(tmp_path / "out").records()
+    has_moved = found["before"]["model_id"] != found["after"]["model_id"]
+    assert has_moved == ("did not move" not in record.get("warning", "")), "a run that trained nothing said nothing"
+    assert found.get("warnings", []) == ([record["warning"]] if "warning" in record else [])
+    assert ("Trained nothing" in run_page(to_mapping(spec), [record], found)) == ("warning" in record)
 
 
 def in_small(spec: RunSpec) -> RunSpec:
