@@ -49,15 +49,13 @@ from mien.methods.proxies import (
     head_objective,
     own_labels,
     public_faces,
+    random_classes,
     reveals_class_embeddings,
 )
 from mien.methods.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
 from mien.specs import TaskSpec, from_mapping
 
 W: Final = CLASSES
-_START_DEVIATION: Final = 0.01
-"""Class embeddings that start at random are N(0, 0.01), as linear layers of this field do."""
-
 SharedIdentity = tuple[tuple[str, int], ...]
 """Identity that several clients hold: the device and its number there, for each of them."""
 
@@ -198,8 +196,7 @@ def _class_embeddings(inp: DeviceInput, runtime: Runtime, options: FedGcOptions,
     if options.start == "mean_feature":
         start_LD = class_means(runtime.embed(inp.theta, inp.crops), label_N, num_identities)
     else:
-        drawn = np.random.default_rng(inp.seed).normal(0.0, _START_DEVIATION, (num_identities, inp.dim))
-        start_LD = (normalise(drawn) if options.head.is_normalised else drawn).astype(np.float32)
+        start_LD = random_classes(num_identities, inp.dim, inp.seed, at_length_1=options.head.is_normalised)
     return carry_over(known, start_LD)
 
 

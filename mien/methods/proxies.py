@@ -61,6 +61,16 @@ def class_means(emb_ND: Vector, label_N: Indices, num_classes: int) -> Vector:
     return normalised(sums_KD)
 
 
+START_DEVIATION: Final = 0.01
+"""Class vectors that start at random are N(0, 0.01), as linear layers of this field do."""
+
+
+def random_classes(num_classes: int, dim: int, seed: int, *, at_length_1: bool) -> Vector:
+    """Return class vectors (K, D) that start at random, each at length 1 where a head has only such."""
+    drawn = np.random.default_rng(seed).normal(0.0, START_DEVIATION, (num_classes, dim))
+    return normalised(drawn) if at_length_1 else drawn.astype(np.float32)
+
+
 def normalised(rows_KD: NDArray[np.floating[Any]]) -> Vector:
     """Return each row at length 1 in float32; a row of zeros stays zero."""
     length_K1 = np.linalg.norm(rows_KD, axis=1, keepdims=True)

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, TrainingJob
-from mien.methods.proxies import class_means, head_objective
+from mien.methods.proxies import class_means, head_objective, random_classes
 from mien.shell.lock import held
 from mien.specs import LocalSpec
 from simulation.engines.choice import device
@@ -118,11 +118,25 @@ class Workbench:
         return {**error_rates(scores, {"tar_1e-2": 1e-2, "tar_1e-3": 1e-3}), **mean_cosines(scores)}
 
     def trained_centrally(
-        self, names: Sequence[str], head: str, local: LocalSpec, seed: int, *, scale: float, margin: float
+        self,
+        names: Sequence[str],
+        head: str,
+        local: LocalSpec,
+        seed: int,
+        *,
+        scale: float,
+        margin: float,
+        start: Literal["random", "mean_feature"] = "mean_feature",
     ) -> Vector:
-        """Return what a head over these people makes of the model with all their images in one place: no privacy."""
+        """Return what a head over these people makes of the model with all their images in one place: no privacy.
+
+        `start` is where class vectors begin; what is compared with it begins in the same way.
+        """
         crops, labels = self.labelled(names)
-        w_KD = class_means(self.runtime.embed(self.theta, crops), labels, len(names))
+        if start == "random":
+            w_KD = random_classes(len(names), self.dim, seed, at_length_1=head != "softmax")
+        else:
+            w_KD = class_means(self.runtime.embed(self.theta, crops), labels, len(names))
         objective = head_objective(head, w_KD, labels, scale=scale, margin=margin)
         return self.runtime.train(TrainingJob(self.theta, self.part, crops, objective, local, seed)).theta
 

@@ -45,7 +45,13 @@ def measure(job: Job) -> Mapping[str, Any]:
         return _figures(bench, bench.theta, test)
     if settings["system"] == "pooled":
         local = LocalSpec(lr=SOFTMAX_LR, epochs=settings["rounds"], batch_size=50, momentum=0.9, flip=False)
-        return _figures(bench, bench.trained_centrally(phones, "cosface", local, job.seed, **COSFACE), test)
+        return _figures(
+            bench,
+            bench.trained_centrally(
+                phones, "cosface", local, job.seed, scale=COSFACE["scale"], margin=COSFACE["margin"]
+            ),
+            test,
+        )
     target = TARGET * bench.verification(bench.theta, validation)["eer"]
     trace: list[list[float]] = []
 

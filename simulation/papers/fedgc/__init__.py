@@ -42,7 +42,7 @@ def measure(job: Job) -> Mapping[str, Any]:
         return bench.verification(bench.theta, test)
     if settings["system"] == "central":
         local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
-        head = {"scale": 1.0, "margin": 0.0, **settings["head"]}
+        head = {"scale": 1.0, "margin": 0.0, "start": settings["start"], **settings["head"]}
         return bench.verification(bench.trained_centrally(people, head.pop("kind"), local, job.seed, **head), test)
     clients = _clients(people, settings["clients"], job.seed, unbalanced=settings.get("unbalanced", False))
     task_data = settings["task"]

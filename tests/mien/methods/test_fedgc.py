@@ -10,6 +10,7 @@ from mien.layout import Vector
 from mien.methods import METHODS
 from mien.methods.base import ONE_CLASS, DeviceInput
 from mien.methods.fedgc import FEDGC, W, corrected, options_of
+from mien.methods.proxies import random_classes
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, Run, run_task
 from tests.tiny import made_up_crops, tiny_cnn
@@ -52,6 +53,14 @@ def test_fixed_embeddings_stay_where_they_were_drawn(head: dict[str, object]) ->
     for name in CROPS:
         np.testing.assert_array_equal(first.cohort.private[name][W], last.cohort.private[name][W])
     assert not np.array_equal(first.state.theta, last.state.theta)
+
+
+@pytest.mark.parametrize("is_unit", [False, True])
+def test_random_starts_are_those_of_linear_layers(is_unit: bool) -> None:
+    drawn = random_classes(200, 50, 3, at_length_1=is_unit)
+    lengths = np.linalg.norm(drawn, axis=1)
+    assert drawn.dtype == np.float32
+    np.testing.assert_allclose(lengths, 1.0 if is_unit else 0.01 * np.sqrt(50), rtol=1e-5 if is_unit else 0.4)
 
 
 def test_fedpe_is_the_correction_of_strength_0() -> None:

@@ -56,6 +56,13 @@ def test_the_private_rows_show_nothing_and_the_published_ones_class_embeddings()
     assert shown.isdisjoint({"private", "fedavg", "fixed", "softmax_private", "cosface_private", "cosface_fedpe"})
 
 
+@pytest.mark.parametrize("head", ["softmax", "cosface", "arcface"])
+def test_central_training_starts_as_the_clients_do(head: str) -> None:
+    """Central softmax began at mean features, and its clients at random: what was compared was the start."""
+    rows = {row.name: row.settings for row in STUDIES[fedgc][False].rows}
+    assert rows[f"{head}_central"]["start"] == rows[f"{head}_fedgc"]["task"]["options"]["start"]
+
+
 def test_without_mean_initialisation_it_has_the_papers_share_of_rounds() -> None:
     found = tasks(STUDIES[fedface][False])
     assert found["no_mean_init"].rounds / found["fedface"].rounds == 450 / 200
