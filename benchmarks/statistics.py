@@ -21,7 +21,7 @@ from mien.layout import ParameterEntry, ParameterLayout, ParameterPart
 from mien.methods.base import IN_TOTAL, DeviceInput, Embeddings
 from mien.methods.form_choice import drawn_pairs, predicted_eer
 from mien.methods.spreadout import pack_symmetric, packed_size
-from mien.methods.statistics import COUNTS, MEAN, SECOND, STATISTICS, WITHIN, WITHIN_CLIP
+from mien.methods.statistics import COUNTS, MEAN, SECOND, STATISTICS, WITHIN, StatisticsOptions
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from simulation.fleet.costs import round_cost
 from simulation.fleet.profile import read_profile
@@ -29,6 +29,7 @@ from simulation.fleet.profile import read_profile
 DIM: Final = 128
 PICTURES: Final = 4
 LONGEST: Final = 20.0
+CLIP: Final = StatisticsOptions().within_clip
 TOLD: Final = (1, 10, 100, 1000)
 """Cohorts after which the map is compared with that of the true distributions."""
 
@@ -134,9 +135,9 @@ def _sums(x_NPD: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     size = len(x_NPD)
     mean_ND = x_NPD.mean(axis=1)
     offset_NPD = x_NPD - mean_ND[:, None]
-    gram_NPP = offset_NPD @ offset_NPD.transpose(0, 2, 1) / (PICTURES - 1) / WITHIN_CLIP
+    gram_NPP = offset_NPD @ offset_NPD.transpose(0, 2, 1) / (PICTURES - 1) / CLIP
     cut_N = np.maximum(1.0, np.linalg.norm(gram_NPP, axis=(1, 2)))  # a scatter is as long as its Gram matrix
-    flat_MD = (offset_NPD / np.sqrt(cut_N * (PICTURES - 1) * WITHIN_CLIP)[:, None, None]).reshape(-1, DIM)
+    flat_MD = (offset_NPD / np.sqrt(cut_N * (PICTURES - 1) * CLIP)[:, None, None]).reshape(-1, DIM)
     counts = np.array([size, size, size / PICTURES])
     return counts, mean_ND.sum(axis=0), _packed(mean_ND.T @ mean_ND), _packed(flat_MD.T @ flat_MD)
 

@@ -51,6 +51,9 @@ from mien.methods.base import (
 from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
+from mien.secagg.config import CohortTerms
+from mien.secagg.noise import honest_survivors
+from mien.secagg.planner import PROFILES, largest_group, smallest_sum
 from mien.specs import ServerSpec, TaskSpec, from_mapping
 
 COUNTS: Final = "people"
@@ -60,15 +63,23 @@ WITHIN: Final = "within"
 REVEALS: Final = "class_moment"
 ADAPTER: Final = ("adapter.weight", "adapter.bias")
 
-WITHIN_CLIP: Final = 0.25
-"""Unit of the lane of W_i, and the length to which it is cut.
+_NOISED: Final[Mapping[str, Mapping[str, float]]] = {
+    "centre": {COUNTS: 0.02, MEAN: 0.98, SECOND: 0.0, WITHIN: 0.0},
+    "wccn": {COUNTS: 0.02, MEAN: 0.08, SECOND: 0.0, WITHIN: 0.9},
+    "lda": {COUNTS: 0.02, MEAN: 0.08, SECOND: 0.45, WITHIN: 0.45},
+    "plda": {COUNTS: 0.02, MEAN: 0.08, SECOND: 0.45, WITHIN: 0.45},
+    "auto": {COUNTS: 0.02, MEAN: 0.08, SECOND: 0.45, WITHIN: 0.45},
+}
+"""Share of each lane in the squared length of what a phone adds under differential privacy, by the form of the map.
 
-Two pictures at right angles, of features 0.64 long, reach 0.4; of 334 people none was above 0.22. In units of 1, the
-other blocks', the scatter would be the smallest of all, and noise and rounding largest beside it.
+One noise goes over the whole, in units of how long it can be, so a lane has the less noise the longer it is: counts of
+many people need little, W most; what the form does not need is not sent (0060).
 """
 
 _SLACK: Final = 1e-3
 """What rounding may add to a phone's part of a sum, in units of its lanes."""
+_LEVELLING: Final = 20
+"""Turns in which the level of a noised scatter and what lies apart from it are told from each other: they settle."""
 _LEAST_EIGENVALUE: Final = 1e-9
 _LEAST_SCATTER: Final = 1e-6
 """Mean variance within people, in units of `longest`, below which it is rounding: SFace's is 8e-4 on rendered faces."""
@@ -93,7 +104,10 @@ class StatisticsOptions:
     task's model.
 
     The map is made from `min_people` people or more, all cohorts', of whom a phone counts up to `max_people`.
-    Features are divided by `longest`, and cut to length 1 where they are longer.
+    Features are divided by `longest`, and cut to length 1 where they are longer. `within_clip` is the unit of the lane
+    of W_i, and the length to which it is cut: two pictures at right angles, of features 0.64 long, reach 0.4; of 334
+    people none was above 0.22. In units of 1, the other blocks', the scatter would be the smallest of all, and noise
+    and rounding largest beside it.
     """
 
     form: Form = "wccn"
@@ -102,6 +116,7 @@ class StatisticsOptions:
     min_people: int = 100
     max_people: int = 4
     longest: float = 20.0
+    within_clip: float = 0.25
 
     def __post_init__(self) -> None:
         if not 0 <= self.shrinkage <= 1:
@@ -114,6 +129,8 @@ class StatisticsOptions:
             raise ConfigError(f"options.max_people is {self.max_people}; it must lie between 1 and 64")
         if not 0 < self.longest <= 1e6:
             raise ConfigError(f"options.longest is {self.longest}; it must be positive, about the longest features")
+        if not 0 < self.within_clip <= 1:
+            raise ConfigError(f"options.within_clip is {self.within_clip}; it must be positive, and 1 at most")
 
 
 def options_of(task: TaskSpec) -> StatisticsOptions:
@@ -155,8 +172,13 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"server.lr is {task.server.lr:g} and server.momentum {task.server.momentum:g}; method statistics solves "
             "for its map and steps nowhere: set them to 1 and 0"
         )
-    least = norm_bound()
-    if not privacy.dp.is_on and not (privacy.coordinate_clip >= 1 and privacy.l2_clip >= least):
+    least = norm_bound(task)
+    if privacy.dp.is_on and (privacy.l2_clip != least or privacy.dp.is_adaptive):
+        raise ConfigError(
+            f"privacy.l2_clip is {privacy.l2_clip:g}; under differential privacy a phone's statistics are {least:g} "
+            f"long at most, and noise is in units of the clip: set it to {least:g}, and privacy.dp.target_quantile to 0"
+        )
+    if not (privacy.coordinate_clip >= 1 and privacy.l2_clip >= least):
         raise ConfigError(
             f"privacy.l2_clip is {privacy.l2_clip:g} and privacy.coordinate_clip {privacy.coordinate_clip:g}; "
             f"statistics need {least:.2f} and 1 or more, or they would be clipped"
@@ -164,9 +186,20 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
     return options
 
 
-def norm_bound() -> float:
-    """Return a bound on the L2 norm of a phone's addends: three counts and three blocks, none longer than 1."""
-    return math.sqrt(6)
+def norm_bound(task: TaskSpec) -> float:
+    """Return a bound on the L2 norm of a phone's addends: three counts and three blocks, none longer than 1.
+
+    Under differential privacy lanes are scaled so that it is 1.
+    """
+    return 1.0 if task.privacy.dp.is_on else math.sqrt(6)
+
+
+def lane_scales(task: TaskSpec) -> Mapping[str, float]:
+    """Return the factor of each lane in what a phone of the task sends; 0 where the task's form does not need it."""
+    if not task.privacy.dp.is_on:
+        return dict.fromkeys((COUNTS, MEAN, SECOND, WITHIN), 1.0)
+    shares = _NOISED[from_mapping(StatisticsOptions, task.options, where="options.").form]
+    return {lane: math.sqrt(share / (3 if lane == COUNTS else 1)) for lane, share in shares.items()}
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
@@ -219,23 +252,23 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     sums = {name: np.zeros(lane) for name, lane in ((COUNTS, 3), (MEAN, inp.dim))}
     sums |= {name: np.zeros(packed_size(inp.dim)) for name in (SECOND, WITHIN)}
     for person in people:
-        for name, values in person_addends(x_ND[labels == person]).items():
+        for name, values in person_addends(x_ND[labels == person], options.within_clip).items():
             sums[name] += values
-    one = np.ones(1, np.float32)
-    shares = {name: (values / options.max_people).astype(np.float32) for name, values in sums.items()}
+    one, scales = np.ones(1, np.float32), lane_scales(inp.task)
+    shares = {name: (scales[name] * values / options.max_people).astype(np.float32) for name, values in sums.items()}
     return DeviceOutput(layout.pack({"count": one, "weight": one, **shares}), private={})
 
 
-def person_addends(x_ND: Matrix) -> dict[str, NDArray[np.float64]]:
+def person_addends(x_ND: Matrix, within_clip: float) -> dict[str, NDArray[np.float64]]:
     """Return what one person's features of length 1 at most add; one picture counts for the mean, not for the scatter.
 
-    No lane is longer than 1, a scatter being in units of `WITHIN_CLIP`.
+    No lane is longer than 1, a scatter being in units of `within_clip`, but the three counts.
     """
     count, mean_D = len(x_ND), x_ND.mean(axis=0)
     within = np.zeros(packed_size(x_ND.shape[1]))
     if count > 1:
         offset_ND = x_ND - mean_D
-        within = pack_symmetric(offset_ND.T @ offset_ND / (count - 1)) / WITHIN_CLIP
+        within = pack_symmetric(offset_ND.T @ offset_ND / (count - 1)) / within_clip
         within /= max(1.0, float(np.linalg.norm(within)))
     counts = np.array([1.0, float(count > 1), 1.0 / count])
     return {COUNTS: counts, MEAN: mean_D, SECOND: pack_symmetric(np.outer(mean_D, mean_D)), WITHIN: within}
@@ -285,18 +318,21 @@ def server_step(
     if total.num_reports == 0:
         raise NonFiniteError("nobody's statistics are in the sum; the round is aborted")
     options, dim = options_of(task), dim_of(part)
+    total = _unscaled(task, total)
     if not task.privacy.dp.is_on:
         check_sums(total, dim)
     cohort, earlier, own = total, None, part.gather(state.theta)
+    noise = within_noise(task, total.num_reports)
     model = np.frombuffer(hashlib.sha256(frozen(part, state.theta).tobytes()).digest(), np.uint8)
-    if (before := state.revealed.get(IN_TOTAL)) is not None:
-        earlier, own = _running_total(before, total.layout, model), before["adapter"]
+    if (summed := state.revealed.get(IN_TOTAL)) is not None:
+        earlier, own = _running_total(summed, total.layout, model), summed["adapter"]
         total = earlier.merge(total)
     theta, lacks, evidence = part.scatter(state.theta, own), "", dict[str, Any]()
     try:
         if options.form == "auto":
-            options, evidence = _chosen(options, earlier, cohort, own, dim)
-        moments = moments_of(total, options, dim)
+            before = noise * math.sqrt(state.rounds)
+            options, evidence = _chosen(options, earlier, cohort, own, dim, (before, noise))
+        moments = moments_of(total, options, dim, noise * math.sqrt(state.rounds + 1))
         weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
         theta = part.scatter(theta, _adapter(weight_DD, -weight_DD @ mean_D))
     except ConfigError as error:
@@ -318,17 +354,42 @@ def server_step(
     )
 
 
+def _unscaled(task: TaskSpec, total: Total) -> Total:
+    """Return a sum with its lanes at their own length; of what the form does not need nothing, not even noise."""
+    vector = total.vector.copy()
+    for lane, scale in lane_scales(task).items():
+        place = total.layout.slices[lane]
+        vector[place] = vector[place] / scale if scale else 0.0
+    return Total(total.layout, vector, total.num_reports)
+
+
+def within_noise(task: TaskSpec, num_phones: int) -> float:
+    """Return the standard deviation of the noise in an element of the lane of W over one cohort, 0 without noise."""
+    dp, scale = task.privacy.dp, lane_scales(task)[WITHIN]
+    if not (dp.is_on and scale):
+        return 0.0
+    terms = CohortTerms(PROFILES[task.privacy.secure_aggregation], smallest_sum(task), largest_group(task))
+    more = num_phones / honest_survivors(terms, dp) if dp.mechanism == "skellam" else 1.0
+    return dp.noise_multiplier * task.privacy.l2_clip * math.sqrt(more) / scale
+
+
 def _chosen(
-    options: StatisticsOptions, earlier: Total | None, cohort: Total, own: Vector, dim: int
+    options: StatisticsOptions,
+    earlier: Total | None,
+    cohort: Total,
+    own: Vector,
+    dim: int,
+    noise: tuple[float, float],
 ) -> tuple[StatisticsOptions, dict[str, Any]]:
     """Return the options with the form that is predicted to separate a cohort's people best, and the evidence.
 
-    Maps are made of the `earlier` cohorts, so that none is judged by the people whom it was fitted to. Raises
+    Maps are made of the `earlier` cohorts, so that none is judged by the people whom it was fitted to; `noise` is what
+    `within_noise` says of these, and of the newest. Raises
     ConfigError without any, and where no form is better than the task's `own` adapter.
     """
     if earlier is None:
         raise ConfigError("form auto judges maps by a cohort that they were not made of, and waits for the second one")
-    judged = moments_of(cohort, replace(options, form="wccn", min_people=3), dim)
+    judged = moments_of(cohort, replace(options, form="wccn", min_people=3), dim, noise[1])
     pairs = drawn_pairs(judged.mean, judged.within, judged.between)
     own_DD, own_D = own[: dim * dim].reshape(dim, dim), own[dim * dim :] / options.longest
     predicted = {OWN: predicted_eer(pairs, own_DD.astype(np.float64), own_D.astype(np.float64))}
@@ -339,7 +400,7 @@ def _chosen(
     }
     for name, candidate in tried.items():
         with contextlib.suppress(ConfigError):  # a form that the total cannot carry is none to choose
-            moments = moments_of(earlier, candidate, dim)
+            moments = moments_of(earlier, candidate, dim, noise[0])
             weight_DD = solved(moments, candidate)
             predicted[name] = predicted_eer(pairs, weight_DD, -weight_DD @ moments.mean)
     told = ", ".join(f"{name} {100 * eer:.2f}" for name, eer in predicted.items())
@@ -398,8 +459,11 @@ def _impossible(what: str) -> CorruptDataError:
     )
 
 
-def moments_of(total: Total, options: StatisticsOptions, dim: int) -> Moments:
-    """Return the moments in a total; raises ConfigError where it is of too few people, or has nobody's scatter."""
+def moments_of(total: Total, options: StatisticsOptions, dim: int, noise: float = 0.0) -> Moments:
+    """Return the moments in a total; raises ConfigError where it is of too few people, or has nobody's scatter.
+
+    `noise` is the standard deviation of the noise in the total's lane of W.
+    """
     people, pairs, inverse = (float(count) * options.max_people for count in total[COUNTS])
     if people < options.min_people - 0.5:
         raise ConfigError(
@@ -420,9 +484,31 @@ def moments_of(total: Total, options: StatisticsOptions, dim: int) -> Moments:
     second_DD = unpack_symmetric(total[SECOND], dim) * options.max_people
     within_DD = np.zeros((dim, dim))
     if options.form != "centre":
-        within_DD = unpack_symmetric(total[WITHIN], dim) * options.max_people * WITHIN_CLIP / pairs
+        each = options.max_people * options.within_clip / pairs
+        within_DD = without_noise(unpack_symmetric(total[WITHIN], dim) * each, noise * each)
     between_DD = (second_DD - people * np.outer(mean_D, mean_D)) / (people - 1) - within_DD * inverse / people
     return Moments(people, pairs, mean_D, within_DD, between_DD)
+
+
+def without_noise(within_DD: Matrix, deviation: float) -> Matrix:
+    """Return a scatter of which what the noise can have made is level: all eigenvalues within its reach are the same.
+
+    Packed noise of standard deviation s adds a symmetric matrix whose eigenvalues fill -e to e, e = s sqrt(2 D) (the
+    semicircle law). Of directions that lie apart from equal ones by x, noise makes x + e^2 / 4x where x > e / 2, and
+    hides the others (Benaych-Georges, Nadakuditi, "The eigenvalues and eigenvectors of finite, low rank perturbations
+    of large random matrices", 2011); seen as t, they are kept as sqrt(t^2 - e^2), which has the least squared error.
+    One that lies below is kept only where it is beyond the noise's reach of 0 as well: a map would lengthen it most.
+    """
+    if deviation == 0:
+        return within_DD
+    values_D, vectors_DD = np.linalg.eigh(within_DD)
+    edge, level = deviation * math.sqrt(2.0 * len(values_D)), float(values_D.mean())
+    for _ in range(_LEVELLING):
+        apart_D = values_D - level
+        kept_D = np.sign(apart_D) * np.sqrt(np.maximum(apart_D**2 - edge**2, 0.0)) * (values_D > edge)
+        level = float(np.mean(values_D - np.where(kept_D == 0.0, 0.0, (apart_D + kept_D) / 2)))
+    cut_DD: Matrix = (vectors_DD * (level + kept_D)) @ vectors_DD.T
+    return cut_DD
 
 
 def solved(moments: Moments, options: StatisticsOptions) -> Matrix:

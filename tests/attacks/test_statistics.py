@@ -108,4 +108,4 @@ def test_a_sum_of_anything_gives_a_map_or_a_reason(seed: int) -> None:
 def test_the_bound_is_that_of_an_honest_phone() -> None:
     """So no honest contribution is cut under the clip that a task must have."""
     for each in HONEST:
-        assert np.linalg.norm(ContributionMap(each.layout).addends(each).update) <= norm_bound()
+        assert np.linalg.norm(ContributionMap(each.layout).addends(each).update) <= norm_bound(TASK)

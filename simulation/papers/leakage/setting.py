@@ -43,10 +43,11 @@ class Sizes:
     refine_steps: int = 30
     moment_cohorts: tuple[int, ...] = (16, 64, 192)
     sums: tuple[int, ...] = (4, 16, 64)
+    statistics: tuple[int, ...] = (4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144)
 
 
 FULL: Final = Sizes()
-QUICK: Final = Sizes(60, 4, 8, 8, 16, 4, 16, 2, 3, (4, 16), (4, 8))
+QUICK: Final = Sizes(60, 4, 8, 8, 16, 4, 16, 2, 3, (4, 16), (4, 8), (4, 16, 64))
 
 
 @dataclass(frozen=True)

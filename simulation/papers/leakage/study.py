@@ -1,4 +1,4 @@
-"""The study: two rows a seed, one of embeddings and one of updates, and the tables that their records make."""
+"""The study: three rows a seed, of embeddings, updates and summed statistics, and the tables of their records."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from simulation.papers.leakage.embeddings import measure_moments, measure_reveal
 from simulation.papers.leakage.redrawing import Drawer, Judge
 from simulation.papers.leakage.scores import Matrix
 from simulation.papers.leakage.setting import Setting, Sizes, mean_by_person, read_setting
+from simulation.papers.leakage.sums import measure_features
 from simulation.papers.leakage.updates import measure_updates
 from simulation.runs.experiment import Experiment, Job, Row, Table
 
@@ -32,6 +33,7 @@ def study(sizes: Sizes, *, raw: bool, second: Path | None, data_sha256: str = ""
     rows = (
         Row("embeddings", "class embeddings", {**settings, "attack": "embeddings"}),
         Row("updates", "updates", {**settings, "attack": "updates"}),
+        Row("statistics", "summed statistics", {**settings, "attack": "statistics"}),
     )
     return Experiment(
         name="leakage",
@@ -49,6 +51,7 @@ def measure(job: Job, second: Path | None = None) -> Mapping[str, Any]:
     attacks: Mapping[str, Callable[[], dict[str, float]]] = {
         "embeddings": lambda: measure_embeddings(setting, sizes, job.seed, second),
         "updates": lambda: measure_updates(setting, sizes, job.seed),
+        "statistics": lambda: measure_statistics(setting, sizes, job.seed),
     }
     people = len(setting.public) + len(setting.phones) + len(setting.others)
     return {**attacks[job.settings["attack"]](), "people": float(people), "failed_images": float(setting.num_failed)}
@@ -90,6 +93,22 @@ def _embed(setting: Setting) -> _Embedded:
         phone_side=phone_CD,
         gallery=setting.templates(setting.candidates, "gallery"),
         public_templates=mean_by_person(public_ND, [len(person.gallery) for person in setting.public]),
+    )
+
+
+def measure_statistics(setting: Setting, sizes: Sizes, seed: int) -> dict[str, float]:
+    """Return the figures of attacks on summed statistics, and on sums of class embeddings and of their squares."""
+
+    def features(crops: Crops) -> Matrix:
+        return setting.runtime.features(setting.model.theta, crops).astype(np.float64)
+
+    return measure_features(
+        [features(person.phone) for person in setting.candidates],
+        [features(person.gallery) for person in setting.candidates],
+        [features(person.gallery) for person in setting.public],
+        len(setting.phones),
+        sizes.statistics,
+        np.random.default_rng([seed, 2]),
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from simulation.papers.leakage.setting import FULL
+from simulation.papers.leakage.sums import EPSILONS, REBUILT, SOUGHT
 from simulation.runs.experiment import Column, Results, cell_text
 
 _LINKAGE: Final = (
@@ -20,8 +22,15 @@ _DRAWINGS: Final = (
     Column("taken for another person, %", "control", digits=1),
     Column("nearest to the person, %", "found", digits=1),
 )
+_REBUILT: Final = (
+    Column("likeness of people rebuilt", "own", "number", 3),
+    Column("of the photos that the server has", "photos", "number", 3),
+    Column("of people rebuilt of another sum", "stranger", "number", 3),
+)
+_TRAIT: Final = (Column("AUC", "auc", "number", 3),)
 _SUMS: Final = (4, 8, 16, 64)
 _COHORTS: Final = (4, 16, 64, 192)
+_NOISES: Final = (("clear", "in clear"), *((f"eps{e:g}", f"epsilon {e:g}") for e in EPSILONS))
 
 
 @dataclass(frozen=True)
@@ -45,6 +54,12 @@ def markdown(results: Results, *, command: str) -> str:
         + "\n"
         + _rows(results, "updates", _LINKAGE, _updates()),
         "### Who is in a summed second moment\n\n" + _table(results, "embeddings", _LINKAGE, _moments()),
+        "### Who is in a sum of statistics\n\n" + _table(results, "statistics", _LINKAGE, _statistics()),
+        "### Who is in a sum of class embeddings and of their squares\n\n"
+        + _table(results, "statistics", _LINKAGE, _statistics("class_")),
+        "### A trait of one phone, of a sum in which all others are known\n\n"
+        + _table(results, "statistics", _TRAIT, _traits()),
+        "### People rebuilt of a small sum\n\n" + _table(results, "statistics", _REBUILT, _rebuilt()),
         "### Drawing a face again from a class embedding\n\n" + _table(results, "embeddings", _DRAWINGS, _drawings()),
     ]
     failures = [f"Not measured: {f.row}, seed {f.seed}: {f.reason}" for f in results.failures]
@@ -81,6 +96,27 @@ def _moments() -> list[_Line]:
     ]
 
 
+def _statistics(prefix: str = "") -> list[_Line]:
+    """Return the lines on the sums of each size of cohort, and on the difference of two."""
+    sums = [
+        _Line(f"{n} phones{whose}, {told}; server has {what}", f"{prefix}{kind}{n}_{name}_{key}")
+        for n in FULL.statistics
+        for kind, whose in (("sum", ""), ("drawn", f", all but {SOUGHT} drawn"))
+        for name, told in _NOISES
+        for what, key in (("the very addends", "known"), ("other photos", "gallery"))
+    ]
+    apart = [(f"two sums that differ by one phone, {told}; server has other photos", name) for name, told in _NOISES]
+    return [*sums, *(_Line(label, f"{prefix}difference_{name}") for label, name in apart)]
+
+
+def _traits() -> list[_Line]:
+    return [_Line(f"{n} phones, {told}", f"trait{n}_{name}") for n in FULL.statistics for name, told in _NOISES]
+
+
+def _rebuilt() -> list[_Line]:
+    return [_Line(f"{n} phones, {told}", f"rebuilt{n}_{name}") for n in REBUILT for name, told in _NOISES]
+
+
 def _drawings() -> list[_Line]:
     pictures = (
         ("a real photo, for comparison", "photo"),
@@ -110,11 +146,15 @@ def _rows(results: Results, row: str, columns: tuple[Column, ...], lines: list[_
 
 def _counts(results: Results, row: str, prefix: str) -> str:
     """Return the number of comparisons of a line: mated + non-mated, or people among candidates."""
-    pairs = (("mated", "non_mated", "{:.0f} + {:.0f}"), ("people", "candidates", "{:.0f} of {:.0f}"))
-    for first, second, text in pairs:
-        counts = [results.estimate(row, f"{prefix}_{name}") for name in (first, second)]
-        if counts[0] is not None and counts[1] is not None:
-            return text.format(counts[0].mean, counts[1].mean)
+    for names, text in (
+        (("mated", "non_mated"), "{:.0f} + {:.0f}"),
+        (("people", "candidates"), "{:.0f} of {:.0f}"),
+        (("people",), "{:.0f}"),
+    ):
+        counts = [results.estimate(row, f"{prefix}_{name}") for name in names]
+        means = [count.mean for count in counts if count is not None]
+        if len(means) == len(names):
+            return text.format(*means)
     return ""
 
 

@@ -281,6 +281,9 @@ UNSUMMED: Mapping[str, TaskSpec] = {
     "nobody of a phone": summed(max_people=0),
     "too many of a phone": summed(max_people=65),
     "features of no length": summed(longest=0.0),
+    "scatter of no length": summed(within_clip=0.0),
+    "noise in units of another clip": replace(PRIVATE, privacy=replace(PRIVATE.privacy, l2_clip=2.0)),
+    "a clip that moves": replace(PRIVATE, privacy=replace(PRIVATE.privacy, dp=replace(ADAPTIVE, max_participations=1))),
     "an option that is not there": summed(centred=True),
 }
 
@@ -312,6 +315,19 @@ def statistics() -> Json:
                 ("pictures so far apart that the scatter is cut", summed(longest=1.4), (0, 0), 0.8),
                 ("more people than are counted", summed(max_people=2), (0, 0, 1, 1, 2, 2, 3, 4, 4), 0.7),
                 ("differential privacy", PRIVATE, (0, 0, 1), 0.7),
+                (
+                    "differential privacy of all lanes",
+                    replace(PRIVATE, options={**PRIVATE.options, "form": "plda"}),
+                    (0, 0, 1),
+                    0.7,
+                ),
+                (
+                    "differential privacy of means",
+                    replace(PRIVATE, options={**PRIVATE.options, "form": "centre"}),
+                    (0, 0, 1),
+                    0.7,
+                ),
+                ("scatter in another unit", summed(within_clip=0.6), (0, 0, 1), 0.7),
             )
         ],
         "too_long": phone("", summed(longest=0.5), (), 0.7) | {"labels": [0, 0, 1]},

@@ -16,7 +16,17 @@ from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import METHODS
 from mien.methods.base import IN_TOTAL, Crops, DeviceInput, Embeddings, ServerState, Trained, TrainingJob, never_stop
-from mien.methods.statistics import STATISTICS, dim_of, frozen, norm_bound, options_of, person_addends
+from mien.methods.statistics import (
+    STATISTICS,
+    dim_of,
+    frozen,
+    lane_scales,
+    norm_bound,
+    options_of,
+    person_addends,
+    within_noise,
+    without_noise,
+)
 from mien.secagg.vector import ContributionMap
 from mien.specs import AsynchronousSpec, CohortSpec, DpSpec, PrivacySpec, ServerSpec, TaskSpec
 
@@ -71,6 +81,12 @@ def task_of(**changes: Any) -> TaskSpec:
     return replace(task, **changes)
 
 
+def noised(form: str, dp: DpSpec = DP, **options: Any) -> TaskSpec:
+    """Return the task under differential privacy."""
+    privacy = PrivacySpec(min_cohort=3, max_weight=1, l2_clip=1.0, dp=dp)
+    return task_of(privacy=privacy, trainable=("adapter.*",), options={"min_people": 3, "form": form, **options})
+
+
 def phone(task: TaskSpec, features_ND: Features, labels: list[int] | None = None, seed: int = 0) -> Contribution:
     """Return what a phone with these features sends."""
     part = part_of(features_ND.shape[1])
@@ -111,16 +127,16 @@ BY_HAND = {"min_people": 3, "longest": 2.0, "max_people": 1, "shrinkage": 0.0}
 
 def test_one_persons_addends_by_hand() -> None:
     """m = (0.5, 0), W = diag(0, 0.08), in units of a quarter; off the diagonal stands the square root of 2."""
-    found = person_addends(A / 2)
+    found = person_addends(A / 2, 0.25)
     np.testing.assert_allclose(found["people"], [1.0, 1.0, 0.5])
     np.testing.assert_allclose(found["mean"], [0.5, 0.0])
     np.testing.assert_allclose(found["second"], [0.25, 0.0, 0.0])
     np.testing.assert_allclose(found["within"], [0.0, 0.0, 0.32], atol=1e-15)
-    np.testing.assert_allclose(person_addends(C / 2)["second"], [0.01, 0.05 * math.sqrt(2), 0.25])
+    np.testing.assert_allclose(person_addends(C / 2, 0.25)["second"], [0.01, 0.05 * math.sqrt(2), 0.25])
 
 
 def test_one_picture_counts_for_the_mean_and_not_for_the_scatter() -> None:
-    found = person_addends(B / 2)
+    found = person_addends(B / 2, 0.25)
     np.testing.assert_allclose(found["people"], [1.0, 0.0, 1.0])
     np.testing.assert_allclose(found["mean"], [-0.5, 0.0])
     np.testing.assert_array_equal(found["within"], 0.0)
@@ -238,15 +254,17 @@ def test_no_phone_adds_more_than_the_bound(seed: int) -> None:
         direction / np.linalg.norm(direction, axis=1, keepdims=True) * rng.choice([1e-3, 4.0, 19.0, 300.0], (9, 1))
     )
     features[:5] *= min(1.0, 19.0 / np.linalg.norm(features[:5], axis=1).max())
-    sent = phone(task_of(options={"min_people": 3, "max_people": 3}), features, [0, 0, 0, 1, 1, 1, 2, 2, 2])
-    addends = ContributionMap(sent.layout).addends(sent)
-    assert addends.metrics == ()
-    assert np.linalg.norm(addends.update) <= norm_bound() * (1 + 1e-6)
-    assert np.abs(addends.update).max() <= 1 + 1e-6
+    options = {"min_people": 3, "max_people": 3}
+    for task in (task_of(options=options), *(noised(form, **options) for form in ("centre", "wccn", "plda"))):
+        sent = phone(task, features, [0, 0, 0, 1, 1, 1, 2, 2, 2])
+        addends = ContributionMap(sent.layout).addends(sent)
+        assert addends.metrics == ()
+        assert np.linalg.norm(addends.update) <= norm_bound(task) * (1 + 1e-6)
+        assert np.abs(addends.update).max() <= 1 + 1e-6
 
 
 def test_a_scatter_that_is_too_long_is_cut() -> None:
-    found = person_addends(np.array([[1.0, 0.0], [-1.0, 0.0]]))
+    found = person_addends(np.array([[1.0, 0.0], [-1.0, 0.0]]), 0.25)
     assert np.linalg.norm(found["within"]) == pytest.approx(1.0)
 
 
@@ -274,6 +292,10 @@ def test_the_map_does_not_take_sides() -> None:
         ({"privacy": PrivacySpec(min_cohort=3, coordinate_clip=0.5, reveals=("class_moment",))}, "would be clipped"),
         ({"privacy": PrivacySpec(min_cohort=3, max_weight=1, dp=replace(DP, max_participations=2)),
           "trainable": ("adapter.*",)}, "in one sum of a task"),
+        ({"privacy": PrivacySpec(min_cohort=3, max_weight=1, dp=DP), "trainable": ("adapter.*",)},
+         "noise is in units of the clip: set it to 1"),
+        ({"privacy": PrivacySpec(min_cohort=3, max_weight=1, l2_clip=1.0, dp=replace(DP, target_quantile=0.5)),
+          "trainable": ("adapter.*",)}, "target_quantile to 0"),
         ({"server": ServerSpec(momentum=0.9)}, "server.momentum"),
         ({"options": {"form": "qda"}}, "form"),
         ({"options": {"form": "auto", "min_people": 3}}, "rounds is 1"),
@@ -282,6 +304,7 @@ def test_the_map_does_not_take_sides() -> None:
         ({"options": {"min_people": 2}}, "options.min_people"),
         ({"options": {"max_people": 0}}, "options.max_people"),
         ({"options": {"longest": 0.0}}, "options.longest"),
+        ({"options": {"within_clip": 0.0}}, "options.within_clip"),
         ({"options": {"form": "lda", "rank": DIM}}, "must be below"),
         ({"cohort": CohortSpec(size=24, min_reports=3), "options": {}}, "24 times options.max_people 4 are 96: ev"),
     ],
@@ -473,6 +496,74 @@ def test_noise_leaves_a_map_or_a_reason() -> None:
     assert np.isfinite(stepped(task, little, DIM).theta).all()
     with pytest.raises(ConfigError, match=r"people|positive definite"):
         stepped(task, much, DIM)
+
+
+def test_a_form_is_sent_what_it_needs_of_one_length() -> None:
+    """Under differential privacy: of wccn no second moment leaves a phone, and the scatter is most of what does."""
+    plain = phone(task_of(options={"min_people": 3, "max_people": 1}), A)
+    for form, needed in (("centre", {"mean"}), ("wccn", {"mean", "within"}), ("plda", {"mean", "second", "within"})):
+        task = noised(form, max_people=1)
+        sent, scales = phone(task, A), lane_scales(task)
+        assert sum(3 * s**2 if lane == "people" else s**2 for lane, s in scales.items()) == pytest.approx(1.0)
+        for lane, scale in scales.items():
+            np.testing.assert_allclose(
+                sent.vector[sent.layout.slices[lane]], scale * plain.vector[plain.layout.slices[lane]], rtol=1e-6
+            )
+            assert (scale > 0) == (lane in needed | {"people"})
+    assert lane_scales(noised("wccn"))["within"] > 0.9
+
+
+def test_lanes_are_read_at_their_own_length() -> None:
+    """Scaled and unscaled, the same map; the noise of a lane that the form does not need is no part of it."""
+    everybody = people(60, seed=2)
+    for form in ("centre", "wccn", "plda"):
+        plain = task_of(options={"min_people": 3, "max_people": 1, "form": form})
+        task = noised(form, replace(DP, noise_multiplier=1e-6), max_people=1)
+        total = total_of([phone(task, each) for each in everybody])
+        if form == "wccn":
+            total.vector[total.layout.slices["second"]] = 1e3
+        found = adapter_of(stepped(task, total, DIM), DIM)
+        wanted = adapter_of(stepped(plain, total_of([phone(plain, each) for each in everybody]), DIM), DIM)
+        for one, other in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-4)
+
+
+def test_what_the_noise_hides_is_made_level_and_what_stands_out_is_kept() -> None:
+    """A direction that stands 3 above the level of others is seen at 3 + e^2 / 12, and kept at 3 - e^2 / 12."""
+    edge = 0.4
+    seen = 2.0 + 3.0 + edge**2 / 12
+    others = 2.0 + np.linspace(-0.3, 0.3, 7)
+    others -= others.sum() / 7 - 2.0 + (edge**2 / 12) / 7  # the trace says what is under all
+    cut = without_noise(np.diag([seen, *others]), edge / 4)
+    np.testing.assert_allclose(np.linalg.eigvalsh(cut), [2.0] * 7 + [5.0 - edge**2 / 12], atol=2e-3)
+    np.testing.assert_array_equal(without_noise(np.diag(others), 0.0), np.diag(others))
+    np.testing.assert_allclose(without_noise(np.diag(others), 1e-9), np.diag(others), atol=1e-6)
+
+
+def test_the_cut_makes_a_better_map_of_a_noised_sum() -> None:
+    """The scatter of 3,000 phones under epsilon 4, in 24 dimensions of which two stand out."""
+    dim, size, rng = 24, 3000, np.random.default_rng(1)
+    variances = np.concatenate([np.full(dim - 2, 2.5e-4), [2e-2, 1e-2]])
+    within = np.linalg.qr(rng.standard_normal((dim, dim)))[0] * variances**0.5
+    deviation = within_noise(noised("wccn", replace(DP, noise_multiplier=1.3)), size)
+    noise = rng.standard_normal((dim, dim)) * deviation
+    noise = (noise + noise.T) / 2 * 0.25 / size
+    truth = within @ within.T
+    seen = truth + noise
+    cut = without_noise(seen, deviation * 0.25 / size)
+    assert np.linalg.eigvalsh(seen)[0] < -2e-4, "no map can be made of it"
+    np.testing.assert_allclose(np.linalg.eigvalsh(cut)[:-2], 2.5e-4, rtol=0.25)
+    np.testing.assert_allclose(np.linalg.eigvalsh(cut)[-2:], [1e-2, 2e-2], rtol=0.1)
+
+
+def test_phones_own_noise_is_as_much_as_they_make() -> None:
+    """Skellam: h = 6 - 0.1 x 10 honest shares reach z, so ten make sqrt(10 / 5) of it; the coordinator makes z."""
+    skellam = DpSpec("skellam", noise_multiplier=2.0, epsilon=8.0, delta=1e-6, max_participations=1)
+    scale = math.sqrt(0.9)
+    for dp, factor in ((DP, 1.0), (skellam, 2.0 * math.sqrt(2))):
+        task = replace(noised("wccn", dp), cohort=CohortSpec(size=10, min_reports=6))
+        assert within_noise(task, 10) == pytest.approx(factor / scale)
+    assert within_noise(task_of(), 10) == within_noise(noised("centre"), 10) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.special import ndtr
 
 from mien.evaluation import normalise
 from mien.methods.base import Crops
@@ -16,6 +18,17 @@ from simulation.papers.leakage.embeddings import measure_moments, measure_reveal
 from simulation.papers.leakage.redrawing import Drawer, Judge
 from simulation.papers.leakage.scores import auc, cosines, exchanged_aucs, found_among_best, linkage
 from simulation.papers.leakage.setting import FULL, QUICK, Person, mean_by_person
+from simulation.papers.leakage.sums import (
+    Membership,
+    Noise,
+    People,
+    Population,
+    Sums,
+    measure_sums,
+    rebuilt,
+    statistics_of,
+    wishart,
+)
 from simulation.papers.leakage.tables import markdown
 from simulation.papers.leakage.updates import Attacker, Sketch
 from simulation.runs.experiment import Job, Results
@@ -133,6 +146,76 @@ def test_a_clear_moment_tells_who_is_in_it_and_a_padded_one_does_not() -> None:
     assert found["moment8_padded_known_mated"] == 64
 
 
+def summed(num_phones: int, num_others: int, seed: int, pictures: int = 4, dim: int = DIM) -> People:
+    """Return people whose features are normal about a common mean, of so many pictures on either side."""
+    rng = np.random.default_rng(seed)
+    mean = np.full(dim, 0.1)
+
+    def person() -> tuple[Sums, Sums]:
+        own = mean + 0.03 * rng.standard_normal(dim)
+        sides = own + 0.03 * rng.standard_normal((2, pictures, dim))
+        return statistics_of(sides[0]), statistics_of(sides[1])
+
+    held, known = zip(*(person() for _ in range(num_phones + num_others)), strict=True)
+    return People(held, known, num_phones, float(pictures))
+
+
+def test_a_known_member_is_found_as_well_as_theory_has_it() -> None:
+    """Of P normal numbers that a person adds, the test reaches Phi(sqrt(P / 2 N)): here P = 16 + 136, N = 512."""
+    people = summed(32, 600, 1)
+    population = Population.of(people)
+    test = Membership(population, people.held, is_exact=True)
+    rng, scores, members = np.random.default_rng(2), [], np.zeros((40, 632), np.bool_)
+    for row in members:
+        row[cohort := rng.choice(632, 32, replace=False)] = True
+        scores.append(test._of_means(people.sum_of(cohort).plus(population.drawn(480, rng)), Noise()))
+    pairs = np.stack(scores)
+    found = auc(pairs[members], pairs[~members])
+    assert found == pytest.approx(ndtr(math.sqrt((DIM + DIM * (DIM + 1) / 2) / 1024)), abs=0.03)
+
+
+def test_other_photos_and_noise_and_company_make_members_harder_to_find() -> None:
+    people = summed(64, 200, 3)
+    found = measure_sums(
+        people, (4, 64, 256), {"clear": Noise(), "noisy": Noise(0.5, 0.5, 0.5)}, np.eye(DIM)[0],
+        np.random.default_rng(0),
+    )  # fmt: skip
+    assert found["sum4_clear_known_auc"] > 0.99
+    assert found["sum4_clear_known_auc"] > found["sum64_clear_known_auc"] > found["drawn256_clear_known_auc"] > 0.55
+    assert found["sum64_clear_known_auc"] > found["sum64_clear_gallery_auc"] > 0.55
+    assert abs(found["sum64_noisy_gallery_auc"] - 0.5) < 0.1
+    assert found["difference_clear_found"] > 0.8
+    assert found["trait4_clear_auc"] > 0.8
+    assert all(abs(value - 0.5) < 0.05 for name, value in found.items() if name.endswith("control_auc"))
+
+
+def test_drawn_company_has_the_moments_of_real_people() -> None:
+    people = summed(2, 400, 4)
+    population = Population.of(people)
+    drawn, real = population.drawn(200_000, np.random.default_rng(0)), people.sum_of(range(402))
+    for name in ("mean", "second", "within"):
+        np.testing.assert_allclose(
+            getattr(drawn, name) / drawn.num, getattr(real, name) / real.num, atol=0.2 * getattr(real, name).max() / 402
+        )
+    np.testing.assert_allclose(wishart(3, 2, np.random.default_rng(0)).shape, (3, 3))
+    assert np.linalg.matrix_rank(wishart(5, 2, np.random.default_rng(0))) == 2
+
+
+def test_two_people_are_rebuilt_of_their_sum_exactly_and_others_are_not() -> None:
+    """Of two vectors the sum and the sum of squares leave the sign of their difference alone."""
+    people = summed(8, 60, 5)
+    population = Population.of(people)
+    truth = np.stack([people.held[i].mean for i in (0, 1)]) - population.mean
+    known = np.stack([people.known[i].mean for i in (0, 1)]) - population.mean
+    np.testing.assert_allclose(rebuilt(people.sum_of([0, 1]), known, population.mean), truth, atol=1e-6)
+    for num in (4, 40):  # whatever is rebuilt has the sums that were shown
+        shown = people.sum_of(range(num))
+        near = np.stack([people.known[i].mean for i in range(num)]) - population.mean
+        found = rebuilt(shown, near, population.mean) + population.mean
+        np.testing.assert_allclose(found.sum(axis=0), shown.mean, atol=1e-6)
+        np.testing.assert_allclose(found.T @ found, shown.second, atol=1e-6)
+
+
 def faces(num: int) -> Crops:
     return np.concatenate([made_up_crops(1, seed=seed) for seed in range(num)])
 
@@ -194,9 +277,14 @@ def test_a_run_on_the_shipped_faces_gives_numbers_only() -> None:
     """The whole path at a toy scale: the real recogniser, real local rounds, real encoding and masks."""
     toy = replace(
         FULL, people=24, photos=2, update_phones=4, update_others=4, update_public=3, shard_people=2,
-        redrawn=2, refined=1, refine_steps=1, moment_cohorts=(4,), sums=(4,),
+        redrawn=2, refined=1, refine_steps=1, moment_cohorts=(4,), sums=(4,), statistics=(4,),
     )  # fmt: skip
-    for attack, figure in (("updates", "masked_learned_auc"), ("embeddings", "regression_same_found")):
+    attacks = {
+        "updates": "masked_learned_auc",
+        "embeddings": "regression_same_found",
+        "statistics": "sum4_clear_gallery_auc",
+    }
+    for attack, figure in attacks.items():
         figures = leakage.measure(
             Job(attack, 0, {"sizes": to_mapping(toy), "raw": True, "second": "", "attack": attack})
         )

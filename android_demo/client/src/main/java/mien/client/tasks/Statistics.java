@@ -28,8 +28,6 @@ final class Statistics {
     private static final String WEIGHT = "adapter.weight";
     private static final String BIAS = "adapter.bias";
     private static final int COUNTS = 3;
-    /** Unit of the scatter within people, and the length to which it is cut. */
-    private static final double WITHIN_CLIP = 0.25;
     /** The most that three counts and three blocks, none longer than 1, can be in length. */
     private static final double NORM_BOUND = Math.sqrt(6);
 
@@ -46,6 +44,7 @@ final class Statistics {
         range(task, "options.min_people", minPeople, 3, 1e9);
         range(task, "options.max_people", options.number("max_people", 4), 1, 64);
         range(task, "options.longest", longest(task), Double.MIN_VALUE, 1e6);
+        range(task, "options.within_clip", withinClip(task), Double.MIN_VALUE, 1);
         checkPrivacy(task);
         if ((double) task.rounds * task.largestSum * maxPeople(task) < minPeople) {
             throw refused(task, "would open sums of too few people to be of use");
@@ -70,9 +69,30 @@ final class Statistics {
         if (task.dp.isOn() && task.dp.maxParticipations != 1) {
             throw refused(task, "lets this phone into several sums, and its statistics are in one");
         }
-        if (!task.dp.isOn() && !(task.coordinateClip >= 1 && task.l2Clip >= NORM_BOUND)) {
+        boolean isNoisedByLength = !task.dp.isOn() || (task.l2Clip == 1 && !task.dp.isAdaptive());
+        if (!isNoisedByLength) {
+            throw refused(task, "does not clip to the 1 that statistics are long under differential privacy");
+        }
+        if (!(task.coordinateClip >= 1 && task.l2Clip >= (task.dp.isOn() ? 1 : NORM_BOUND))) {
             throw refused(task, "clips updates below what statistics are long");
         }
+    }
+
+    /**
+     * Returns the factors of the four lanes: under differential privacy what a phone adds is 1 long at most, of which
+     * each lane has a share that suits the form of the map, and what the form does not need has none.
+     */
+    private static double[] scales(TaskSpec task) {
+        if (!task.dp.isOn()) {
+            return new double[] {1, 1, 1, 1};
+        }
+        String form = task.options.text("form", "wccn");
+        double[] shares = form.equals("centre")
+                ? new double[] {0.02, 0.98, 0, 0}
+                : form.equals("wccn") ? new double[] {0.02, 0.08, 0, 0.9} : new double[] {0.02, 0.08, 0.45, 0.45};
+        return new double[] {
+            Math.sqrt(shares[0] / 3), Math.sqrt(shares[1]), Math.sqrt(shares[2]), Math.sqrt(shares[3])
+        };
     }
 
     private static void range(TaskSpec task, String option, double value, double least, double most) {
@@ -92,6 +112,11 @@ final class Statistics {
 
     private static double longest(TaskSpec task) {
         return task.options.real("longest", 20);
+    }
+
+    /** Returns the unit of the scatter within people, and the length to which it is cut. */
+    private static double withinClip(TaskSpec task) {
+        return task.options.real("within_clip", 0.25);
     }
 
     /**
@@ -158,11 +183,15 @@ final class Statistics {
                     own.add(unit[i]);
                 }
             }
-            add(sums, own);
+            add(sums, own, withinClip(task));
         }
+        double[] scales = scales(task);
         float[] update = new float[sums.length];
-        for (int i = 0; i < update.length; i++) {
-            update[i] = (float) (sums[i] / maxPeople);
+        int dim = features[0].length;
+        int[] ends = {COUNTS, COUNTS + dim, COUNTS + dim + packedSize(dim), sums.length};
+        for (int i = 0, lane = 0; i < update.length; i++) {
+            lane += i == ends[lane] ? 1 : 0;
+            update[i] = (float) (scales[lane] * sums[i] / maxPeople);
         }
         return layout.pack(update);
     }
@@ -214,7 +243,7 @@ final class Statistics {
     }
 
     /** Adds what one person's features add; one picture counts for the mean, not for the scatter. */
-    private static void add(double[] sums, List<double[]> features) {
+    private static void add(double[] sums, List<double[]> features, double withinClip) {
         int count = features.size();
         int dim = features.get(0).length;
         double[] mean = new double[dim];
@@ -237,7 +266,7 @@ final class Statistics {
                 for (double[] each : features) {
                     within[at] += (each[row] - mean[row]) * (each[column] - mean[column]);
                 }
-                within[at] *= factor / (Math.max(1, count - 1) * WITHIN_CLIP);
+                within[at] *= factor / (Math.max(1, count - 1) * withinClip);
                 squares += within[at] * within[at];
             }
         }
