@@ -21,7 +21,7 @@ from device_sdk.models.models import KnownModel, Model, ModelStore
 from device_sdk.models.releases import CheckedRelease, ReleaseGuard
 from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.people.backup import seal_backup, unseal_backup
-from device_sdk.people.enroll import Enrollment, RefusedImage, enroll, gather_images
+from device_sdk.people.enroll import Enrollment, RefusedImage, check_restored, enroll, gather_images
 from device_sdk.people.enrolled import LastRound, Person, name_is_taken, said_of_threshold
 from device_sdk.people.gallery import Gallery, from_plain
 from device_sdk.people.liveness import PadCheck, checked
@@ -211,18 +211,21 @@ class Device:
         *,
         consent: bool,
         add: bool = False,
+        anyway: bool = False,
         on_refused: Callable[[RefusedImage], None] = lambda _image: None,
     ) -> Enrollment:
         """Enrol a person from pictures (a folder, or a sequence of files, folders or pixel arrays), all or nothing.
 
         `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
-        the released model. Errors as `device_sdk.people.enroll.enroll`.
+        the released model. With `anyway` nobody is compared with anybody: the pictures are this person's, and this
+        person is nobody else. Errors as `device_sdk.people.enroll.enroll`.
         """
         # What costs nothing to find out comes before the model is fetched.
         gathered = _gather(images)
         if self.gallery.has(name) and not add:
             raise name_is_taken(name)
         recogniser = self.recogniser()
+        threshold = None if anyway else self._known_threshold(recogniser)
         return enroll(
             name,
             gathered,
@@ -233,7 +236,8 @@ class Device:
             consent=consent,
             add=add,
             min_images=self.config.enrollment.min_images,
-            unlike_below=self._known_threshold(recogniser),
+            unlike_below=threshold,
+            alike_from=threshold,
             on_refused=on_refused,
         )
 
@@ -313,12 +317,18 @@ class Device:
         write_atomically(target, seal_backup(self.gallery.to_plain(), password), private=True)
         return len(people)
 
-    def restore(self, path: str | os.PathLike[str], password: str) -> int:
-        """Add everybody in an exported gallery, all or none, with templates of the model in use; returns how many."""
+    def restore(self, path: str | os.PathLike[str], password: str, *, anyway: bool = False) -> int:
+        """Add everybody in an exported gallery, all or none, with templates of the model in use; returns how many.
+
+        They are compared with who is enrolled and with one another (`check_restored`), but with `anyway`.
+        """
         data = read_limited(Path(path), MAX_BACKUP_BYTES, what="the exported gallery")
         people = from_plain(unseal_backup(data, password))
         recogniser = self.recogniser()
         made = [(person, [recogniser.template(recogniser.embed(crops)) for crops in person.crops]) for person in people]
+        threshold = None if anyway else self._known_threshold(recogniser)
+        references = self.gallery.references(recogniser.form_id)
+        check_restored(made, references, unlike_below=threshold, alike_from=threshold)
         self.gallery.restore(made)
         return len(people)
 

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
 from device_sdk.faces.crops import MASTER
-from device_sdk.people.enrolled import Person
+from device_sdk.people.enrolled import BackedUp, Person, References, Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Recogniser
 from mien.errors import (
+    AlreadyExistsError,
     ConfigError,
     ImageError,
     LowQualityError,
@@ -82,12 +83,14 @@ def enroll(
     add: bool = False,
     min_images: int = DEFAULT_MIN_IMAGES,
     unlike_below: float | None = None,
+    alike_from: float | None = None,
     on_refused: Callable[[RefusedImage], None] = lambda _image: None,
 ) -> Enrollment:
     """Enrol a person with all usable pictures or not at all; see `collect` for what is usable.
 
     `on_refused` hears of every refused picture at once. Raises LowQualityError when fewer than `min_images` are usable,
-    AlreadyExistsError for a name that is taken (see `Gallery.enroll`).
+    AlreadyExistsError for a name that is taken (see `Gallery.enroll`), and what `check_stored` raises: None for
+    `unlike_below` and `alike_from` takes the pictures for this person's, whatever they look like.
     """
     collected = collect(images, recogniser, pipeline, unlike_below=unlike_below, on_refused=on_refused)
     num_used = len(collected.crops)
@@ -97,10 +100,14 @@ def enroll(
             f"Add {'better' if collected.refused else 'more'} pictures, or lower --min-images",
             reasons=tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons)),
         )
+    template = recogniser.template(collected.features)
+    references = gallery.references(recogniser.form_id)
+    own = gallery.person(name).name if gallery.has(name) else None
+    check_stored(name, own, template, references, unlike_below=unlike_below, alike_from=alike_from)
     person = gallery.enroll(
         name,
         collected.crops,
-        recogniser.template(collected.features),
+        template,
         now_unix_s=now_unix_s,
         consent=consent,
         add=add,
@@ -153,13 +160,68 @@ def collect(
     if unlike_below is not None and (second := _second_group(features, strangers, unlike_below)):
         raise LowQualityError(
             f"the pictures seem to show different people: {', '.join(names[index] for index in second)} look like one, "
-            "and the others like another; nobody was enrolled. Enrol each person with pictures of only them",
+            "and the others like another; nobody was enrolled. Enrol each person with pictures of only them, or give "
+            "--anyway if all are of one",
             reasons=(UNLIKE,),
         )
     for index in strangers:
         refuse(names[index], (UNLIKE,), f"{names[index]}: {_UNLIKE_HINT}")
     keep = [index for index in range(len(crops)) if index not in strangers]
     return Collected(np.stack(crops)[keep], features[keep], tuple(refused))
+
+
+def check_stored(
+    name: str,
+    enrolled: str | None,
+    template: Template,
+    references: References,
+    *,
+    unlike_below: float | None,
+    alike_from: float | None,
+) -> None:
+    """Refuse a template of `name` that contradicts who is enrolled: `enrolled`, if this person is already, and others.
+
+    Raises LowQualityError where it reaches `unlike_below` with none of this person's own templates, and
+    AlreadyExistsError where it looks more like somebody else, from `alike_from` on: one face under two names.
+    """
+    scored: dict[str, float] = {}
+    if references.names:
+        for owner, score in zip(references.names, references.embeddings @ template.embedding, strict=True):
+            scored[owner] = max(scored.get(owner, -np.inf), float(score))
+    own = -np.inf if enrolled is None else scored.pop(enrolled, -np.inf)
+    alike = [] if alike_from is None else [who for who, score in scored.items() if score >= max(alike_from, own)]
+    others = " and ".join(sorted(alike))
+    if enrolled is not None and unlike_below is not None and own < unlike_below:
+        but = f", but like {others}" if others else ""
+        raise LowQualityError(
+            f"these pictures do not look like {enrolled} as enrolled{but}; nothing was stored. Name the right person, "
+            "or give --anyway if you are sure that it is them",
+            reasons=(UNLIKE,),
+        )
+    if others:
+        raise AlreadyExistsError(
+            f"{name} has the face of {others}, who is enrolled already; nothing was stored. To add pictures name that "
+            "person and --add; if these are two people who look alike, give --anyway"
+        )
+
+
+def check_restored(
+    people: Sequence[tuple[BackedUp, Sequence[Template]]],
+    references: References,
+    *,
+    unlike_below: float | None,
+    alike_from: float | None,
+) -> None:
+    """Refuse people of a backup whose templates contradict one another or who is enrolled; errors as `check_stored`."""
+    names, embeddings = list(references.names), list(references.embeddings)
+    for person, templates in people:
+        for number, template in enumerate(templates):
+            dim = len(template.embedding)
+            known = References(template.model_id, tuple(names), np.reshape(embeddings, (-1, dim)).astype(np.float32))
+            own = person.name if number else None
+            check_stored(person.name, own, template, known, unlike_below=unlike_below, alike_from=alike_from)
+            names.append(person.name)
+            embeddings.append(template.embedding)
 
 
 _UNLIKE_HINT: Final = (

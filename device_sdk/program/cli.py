@@ -75,6 +75,10 @@ Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine ins
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
+Anyway = Annotated[
+    bool,
+    typer.Option("--anyway", help="Compare nothing: the pictures are this person's, and they are nobody else."),
+]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Name = Annotated[str, typer.Argument(help="The person's name, as this device shows it.")]
 
@@ -130,6 +134,7 @@ def enroll(
         typer.Option("--consent/--no-consent", help="The person agrees that their pictures train the shared model."),
     ] = None,
     add: Annotated[bool, typer.Option("--add", help="Add a template to a person who is enrolled already.")] = False,
+    anyway: Anyway = False,
     min_images: Annotated[int | None, typer.Option(help="How many usable pictures are needed.")] = None,
     keystore: Keystore = None,
     runtime: Runtime = None,
@@ -152,7 +157,7 @@ def enroll(
     options = {"keystore": keystore, "runtime": runtime, "enrollment.min_images": min_images}
     with _device(home, as_json, options) as device:
         try:
-            enrollment = device.enroll(name, images, consent=agreed, add=add, on_refused=on_refused)
+            enrollment = device.enroll(name, images, consent=agreed, add=add, anyway=anyway, on_refused=on_refused)
         except LowQualityError as error:
             if not as_json:
                 raise
@@ -415,6 +420,7 @@ def gallery_import(
     path: Annotated[Path, typer.Argument(help="A file that `gallery export` wrote.")],
     home: Home,
     password_file: PasswordFile = None,
+    anyway: Anyway = False,
     keystore: Keystore = None,
     as_json: Json = False,
 ) -> None:
@@ -424,7 +430,7 @@ def gallery_import(
     """
     password = read_password(password_file, confirm=False)
     with _device(home, as_json, {"keystore": keystore}) as device:
-        count = device.restore(path, password)
+        count = device.restore(path, password, anyway=anyway)
     shell.emit({"people": count}, as_json=as_json, human=lambda: say(f"{_people(count)} added."))
 
 

@@ -18,10 +18,12 @@ from device_sdk.people.enroll import (
     RefusedImage,
     _second_group,
     _strangers,
+    check_restored,
     collect,
     enroll,
     gather_images,
 )
+from device_sdk.people.enrolled import BackedUp, References, Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point
 from device_sdk.people.verify import Comparer, LowQuality, Match, MultipleFaces, NoFace, Unknown
@@ -36,7 +38,7 @@ from mien.errors import (
     NotFoundError,
 )
 from mien.specs import FaceInputSpec, Threshold
-from tests.device_sdk.made_up_people import noise_crops
+from tests.device_sdk.made_up_people import MODEL_A, noise_crops, template_of
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, Engine, images_of, sface
 
 
@@ -248,6 +250,53 @@ def test_a_second_enrolment_needs_add(enrolled: Gallery, recogniser: Recogniser,
     assert (enrollment.person.num_templates, enrollment.person.num_images) == (2, 7)
     # Consent once given is not taken back by adding pictures.
     assert enrollment.person.trains
+
+
+DECIDED = {"unlike_below": DECIDES_AT, "alike_from": DECIDES_AT}
+
+
+def test_what_is_added_has_to_look_like_who_is_enrolled(
+    enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline
+) -> None:
+    def add(images: list[Path]) -> None:
+        enroll("owner", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True, **DECIDED)
+
+    with pytest.raises(LowQualityError, match=r"do not look like Owner as enrolled; .*--anyway") as refused:
+        add(images_of(STRANGER)[1:5])
+    assert refused.value.reasons == (UNLIKE,)
+    assert enrolled.person("Owner").num_templates == 1
+    add(images_of(OWNER)[2:8])
+    assert enrolled.person("Owner").num_templates == 2
+
+
+def test_one_face_under_two_names_is_noticed(enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline) -> None:
+    images = images_of(OWNER)[2:8]
+    with pytest.raises(AlreadyExistsError, match=r"Ada has the face of Owner, who is enrolled already.*--anyway"):
+        enroll("Ada", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, **DECIDED)
+    assert not enrolled.has("Ada")
+    enroll("Ada", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False)
+    enroll("Other", images_of(STRANGER)[1:5], enrolled, recogniser, pipeline, now_unix_s=0, consent=False, **DECIDED)
+    with pytest.raises(LowQualityError, match="do not look like Other as enrolled, but like Ada and Owner"):
+        enroll("other", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True, **DECIDED)
+
+
+def test_a_backup_is_compared_with_who_is_enrolled_and_within_itself() -> None:
+    def person(name: str, *seeds: int) -> tuple[BackedUp, list[Template]]:
+        crops = tuple(noise_crops(seed) for seed in seeds)
+        return BackedUp(name, 0, None, crops), [template_of(each) for each in crops]
+
+    own = References(MODEL_A, ("Ada",), template_of(noise_crops(1)).embedding[None])
+    empty = References(MODEL_A, (), np.empty((0, 0), np.float32))
+    limits = {"unlike_below": 0.9, "alike_from": 0.9}
+    check_restored([person("Bob", 2), person("Cem", 3, 3)], own, **limits)
+    check_restored([person("Ada", 1), person("Bob", 2)], empty, **limits)
+    with pytest.raises(AlreadyExistsError, match="Bob has the face of Ada"):
+        check_restored([person("Bob", 1)], own, **limits)
+    with pytest.raises(AlreadyExistsError, match="Cem has the face of Bob"):
+        check_restored([person("Bob", 2), person("Cem", 2)], empty, **limits)
+    with pytest.raises(LowQualityError, match="do not look like Bob as enrolled"):
+        check_restored([person("Bob", 2, 3)], empty, **limits)
+    check_restored([person("Bob", 1, 3), person("Cem", 1)], own, unlike_below=None, alike_from=None)
 
 
 def test_folders_and_files_are_gathered(tmp_path: Path) -> None:

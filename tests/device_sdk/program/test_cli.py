@@ -38,7 +38,7 @@ from tests.device_sdk.programs import mien_device
 
 OPTIONS = {
     "join": {"--home", "--keystore", "--json"},
-    "enroll": {"--home", "--consent", "--add", "--min-images", "--keystore", "--runtime", "--json"},
+    "enroll": {"--home", "--consent", "--add", "--anyway", "--min-images", "--keystore", "--runtime", "--json"},
     "verify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
     "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
     "watch": {
@@ -57,7 +57,7 @@ OPTIONS = {
     "gallery consent": {"--home", "--give", "--json"},
     "gallery remove": {"--home", "--yes", "--json"},
     "gallery export": {"--home", "--password-file", "--agreed", "--json"},
-    "gallery import": {"--home", "--password-file", "--keystore", "--json"},
+    "gallery import": {"--home", "--password-file", "--anyway", "--keystore", "--json"},
     "gallery renew": {"--home", "--json"},
     "gallery rotate-keys": {"--home", "--json"},
     "gallery wipe": {"--home", "--yes", "--json"},
