@@ -17,6 +17,7 @@ from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
 from coordinator.registrar.home import RegistrarHome
 from mien.errors import MienError, NotFoundError
+from mien.protocol.names import isolated
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
@@ -145,7 +146,7 @@ def device_table(devices: Sequence[Device], width: int, seen: Seen | None = None
             device.device_id,
             _state(device, seen),
             *(() if seen is None else _in_short(seen.get(device.device_id))),
-            device.note,
+            isolated(device.note),
             _day(device.certificate_expires_unix_s),
             device.population,
             _day(device.joined_unix_s),

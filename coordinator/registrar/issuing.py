@@ -33,6 +33,7 @@ from mien.errors import CertificateError, ConfigError, InviteError, NotFoundErro
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.ids import PopulationId
 from mien.protocol.invite import Invite
+from mien.protocol.names import clean_text
 from mien.protocol.renewal import renewal_message
 from mien.shell.keys import secret_text
 
@@ -379,6 +380,7 @@ def _invite_id(invite: InviteRecord) -> str:
 
 
 def _checked_text(text: str, what: str) -> str:
-    if len(text) > _MAX_TEXT or not text.isprintable():
+    clean = clean_text(text)
+    if clean is None or len(clean) > _MAX_TEXT:
         raise ConfigError(f"{what} must be at most {_MAX_TEXT} printable characters; shorten it")
-    return text
+    return clean

@@ -28,6 +28,7 @@ from mien.errors import (
     NotFoundError,
 )
 from mien.methods.base import Crops, Embeddings
+from mien.protocol.names import isolated
 
 DEFAULT_MIN_IMAGES: Final = 3
 
@@ -190,18 +191,18 @@ def check_stored(
             scored[owner] = max(scored.get(owner, -np.inf), float(score))
     own = -np.inf if enrolled is None else scored.pop(enrolled, -np.inf)
     alike = [] if alike_from is None else [who for who, score in scored.items() if score >= max(alike_from, own)]
-    others = " and ".join(sorted(alike))
+    others = " and ".join(map(isolated, sorted(alike)))
     if enrolled is not None and unlike_below is not None and own < unlike_below:
         but = f", but like {others}" if others else ""
         raise LowQualityError(
-            f"these pictures do not look like {enrolled} as enrolled{but}; nothing was stored. Name the right person, "
-            "or give --anyway if you are sure that it is them",
+            f"these pictures do not look like {isolated(enrolled)} as enrolled{but}; nothing was stored. Name the "
+            "right person, or give --anyway if you are sure that it is them",
             reasons=(UNLIKE,),
         )
     if others:
         raise AlreadyExistsError(
-            f"{name} has the face of {others}, who is enrolled already; nothing was stored. To add pictures name that "
-            "person and --add; if these are two people who look alike, give --anyway"
+            f"{isolated(name)} has the face of {others}, who is enrolled already; nothing was stored. To add pictures "
+            "name that person and --add; if these are two people who look alike, give --anyway"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -22,11 +21,11 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.models.variants import model_of, variant_of
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.names import clean_name, isolated, name_key
 from mien.protocol.tensors import unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec
 
-MAX_NAME: Final = 80
 _LAST_UNIX_S: Final = 253_402_300_799  # the end of the year 9999, the last one that can be shown
 
 
@@ -118,28 +117,21 @@ class StoredTemplate:
 def name_is_taken(name: str) -> AlreadyExistsError:
     """Return the error for a name that somebody enrolled has."""
     return AlreadyExistsError(
-        f"{clean_name(name)!r} is enrolled already; remove them first, choose another name, or use --add"
+        f"'{isolated(clean_name(name))}' is enrolled already; remove them first, choose another name, or use --add"
     )
 
 
 def not_agreed(name: str) -> ConfigError:
     """Return the error for a person who has not agreed to training."""
     return ConfigError(
-        f"{name!r} has not agreed that their images train the model; when they do, run `mien-device gallery consent`"
+        f"'{isolated(name)}' has not agreed that their images train the model; when they do, run "
+        "`mien-device gallery consent`"
     )
 
 
 def consent_ended() -> ConfigError:
     """Return the error for a round after whose start somebody was removed or withdrew their consent."""
     return ConfigError("a person whose pictures trained no longer agrees or was removed; nothing was sent")
-
-
-def clean_name(name: str) -> str:
-    """Return a name as it is stored: Unicode NFC, no outer spaces; raises ConfigError for what is no name."""
-    clean = unicodedata.normalize("NFC", name).strip()
-    if not clean or len(clean) > MAX_NAME or not clean.isprintable():
-        raise ConfigError(f"a name needs 1-{MAX_NAME} printable characters; choose another")
-    return clean
 
 
 def check_model(have: str | None, need: str) -> None:
@@ -170,14 +162,18 @@ def people_in(view: Reader) -> Iterable[Person]:
 
 
 def found(view: Reader, name: str) -> Person | None:
-    wanted = clean_name(name).casefold()
-    return next((person for person in people_in(view) if person.name.casefold() == wanted), None)
+    clean = clean_name(name)
+    wanted, people = name_key(clean), tuple(people_in(view))
+    exact = (person for person in people if person.name == clean)  # earlier programs told more names apart
+    return next(exact, next((person for person in people if name_key(person.name) == wanted), None))
 
 
 def find(view: Reader, name: str) -> Person:
     person = found(view, name)
     if person is None:
-        raise NotEnrolledError(f"nobody called {clean_name(name)!r} is enrolled; see `gallery list`, or enrol them")
+        raise NotEnrolledError(
+            f"nobody called '{isolated(clean_name(name))}' is enrolled; see `gallery list`, or enrol them"
+        )
     return person
 
 

@@ -27,7 +27,6 @@ from device_sdk.people.enrolled import (
     Template,
     backed_up,
     check_model,
-    clean_name,
     consent_ended,
     crop_in,
     crops_of,
@@ -74,6 +73,7 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.models.variants import model_of
 from mien.protocol.canonical import parse_json
+from mien.protocol.names import clean_name, isolated, name_key
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import to_mapping
@@ -137,7 +137,7 @@ class Gallery:
     def people(self) -> tuple[Person, ...]:
         """Return everybody enrolled, by name."""
         with self._vault.reading() as view:
-            return tuple(sorted(people_in(view), key=lambda person: person.name.casefold()))
+            return tuple(sorted(people_in(view), key=lambda person: name_key(person.name)))
 
     def has(self, name: str) -> bool:
         """Return whether somebody of that name is enrolled; raises ConfigError for what is no name."""
@@ -520,13 +520,13 @@ class Gallery:
         Raises AlreadyExistsError when one of the names is taken.
         """
         with self._vault.writing() as change, _agreement_noted(change):
-            taken = {person.name.casefold() for person in people_in(change)}
+            taken = {name_key(person.name) for person in people_in(change)}
             for person, templates in people:
-                if clean_name(person.name).casefold() in taken:
-                    raise AlreadyExistsError(f"{person.name!r} is enrolled already; nobody was added")
+                if name_key(person.name) in taken:
+                    raise AlreadyExistsError(f"'{isolated(person.name)}' is enrolled already; nobody was added")
                 content = person_json(person.name, person.enrolled_unix_s, person.consent_unix_s)
                 person_id = change.insert("persons", content)
-                taken.add(clean_name(person.name).casefold())
+                taken.add(name_key(person.name))
                 for crops, template in zip(person.crops, templates, strict=True):
                     check_model(change.facts.get("model_id"), template.model_id)
                     self._insert_template(change, person_id, crops, template)

@@ -28,6 +28,7 @@ from mien.errors import (
     NoFaceError,
 )
 from mien.format import moment
+from mien.protocol.names import isolated
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.passwords import can_ask, read_password
@@ -172,7 +173,7 @@ def enroll(
     }
 
     def human() -> None:
-        say(f"{person.name} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
+        say(f"{isolated(person.name)} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
         say(_said_of_training(person))
 
     shell.emit(result, as_json=as_json, human=human)
@@ -292,7 +293,7 @@ def personalise(
 
     def human() -> None:
         for name, at in made.thresholds.items():
-            say(f"{name}: threshold {at}; {at.num_missed_released} below the released model's.")
+            say(f"{isolated(name)}: threshold {at}; {at.num_missed_released} below the released model's.")
         if made.gain is not None:
             say(f"Left-out pictures gain {made.gain:+.2f} +- {made.gain_error:.2f} standard deviations.")
         say("It is in use." if made.is_used else "It is no better than the released model, which serves alone.")
@@ -323,7 +324,7 @@ def gallery_list(home: Home, as_json: Json = False) -> None:
         table = Table("name", "pictures", "templates", "trains the model")
         for person in people:
             agreed = "yes" if person.trains else "no"
-            table.add_row(person.name, str(person.num_images), str(person.num_templates), agreed)
+            table.add_row(Text(isolated(person.name)), str(person.num_images), str(person.num_templates), agreed)
         shell.OUT.print(table)
 
     shell.emit({"people": rows}, as_json=as_json, human=human)
@@ -354,10 +355,11 @@ def gallery_consent(
     }
 
     def human() -> None:
+        name = isolated(person.name)
         if person.trains:
-            say(f"{person.name}'s pictures train the shared model from now on.")
+            say(f"{name}'s pictures train the shared model from now on.")
             return
-        say(f"{person.name}'s pictures no longer train the shared model; what training kept of them here is removed.")
+        say(f"{name}'s pictures no longer train the shared model; what training kept of them here is removed.")
         say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
         _say_told(told=told, is_out=is_out)
 
@@ -384,7 +386,7 @@ def gallery_remove(
     result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
 
     def human() -> None:
-        say(f"{person.name} was removed.")
+        say(f"{isolated(person.name)} was removed.")
         _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
@@ -907,10 +909,10 @@ def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tu
     result: dict[str, object] = {"threshold": outcome.operating.value}
     if isinstance(outcome, Match):
         result |= {"decision": "match", "name": outcome.name}
-        sentence, exit_code = f"Match: {outcome.name}.", 0
+        sentence, exit_code = f"Match: {isolated(outcome.name)}.", 0
     else:
         result["decision"], exit_code = "unknown", EXIT_UNKNOWN
-        sentence = f"Unknown: this is not {claimed}." if claimed else "Unknown: nobody who is enrolled."
+        sentence = f"Unknown: this is not {isolated(claimed)}." if claimed else "Unknown: nobody who is enrolled."
     if show_score:
         result["score"] = outcome.score
         sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."

@@ -99,6 +99,21 @@ def test_names_that_are_none_are_refused(gallery: Gallery, name: str) -> None:
         enroll(gallery, name)
 
 
+def test_a_name_is_found_however_it_is_spelt(gallery: Gallery) -> None:
+    enroll(gallery, "Ana\u00a0Mar\u00eda \u0639\u0644\u06cc\u200c\u0631\u0636\u0627")
+    assert gallery.person("ANA  MARI\u0301A \u0639\u0644\u06cc\u0631\u0636\u0627").name == gallery.people()[0].name
+    with pytest.raises(AlreadyExistsError):
+        enroll(gallery, "ana mar\u00eda \u0639\u0644\u06cc\u0631\u0636\u0627")
+
+
+def test_names_that_earlier_programs_told_apart_stay_apart(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr("device_sdk.people.enrolled.name_key", str.casefold)
+        for name in ("A b", "A\ufe0f b"):
+            enroll(gallery, name)
+    assert [gallery.person(name).name for name in ("A b", "A\ufe0f b")] == ["A b", "A\ufe0f b"]
+
+
 def test_who_is_not_enrolled_is_named(gallery: Gallery) -> None:
     for call in (gallery.person, gallery.remove, gallery.training_crops):
         with pytest.raises(NotEnrolledError, match="Ada"):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from device_sdk.faces import Face, Reason, align_face, assess
 from device_sdk.faces.images import Pixels
 from device_sdk.people.enroll import MULTIPLE_FACES, NO_FACE, _second_group, _strangers
-from device_sdk.people.enrolled import clean_name
 from mien.errors import ConfigError
+from mien.protocol.names import clean_name
 from mien.specs import FaceInputSpec
 
 Json = dict[str, Any]
@@ -232,7 +232,10 @@ def _told_apart(seed: int, threshold: float) -> Json:
 
 def _names() -> Json:
     good = (" Ada ", "Zoe\u0308", "Li Wei", "\u674e\u4f1f", "x" * 80, "\U0001f98a")
-    refused = ("", "  ", "x" * 81, "a\nb", "a\u200eb", "a\u00a0b", "\u2028")
+    written = ("Ana\u00a0 Mar\u00eda", "a\u200eb", "\u2067\u0639\u0644\u06cc\u200c\u0631\u0636\u0627\u2069")
+    joined = ("\u0db4\u0dca\u200d\u0dbb\u0dd2", "\u200dA\u200d \u200db\u200c", "\u2800A\u3164")
+    good = (*good, *written, *joined)
+    refused = ("", "  ", "x" * 81, "a\nb", "a\tb", "\u2028", "\u200d", "\u3164", "\u0301")
     for name in refused:
         try:
             clean_name(name)
