@@ -26,6 +26,7 @@ from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
     from device_sdk.device import Device, ModelUpdate
+    from device_sdk.faces.images import Frame
     from device_sdk.people.enroll import Enrollment, RefusedImage
     from device_sdk.people.enrolled import Person
     from device_sdk.people.liveness import PadCheck
@@ -45,6 +46,7 @@ __all__ = [
     "DeviceStatus",
     "Enrollment",
     "Event",
+    "Frame",
     "Identity",
     "LowQuality",
     "Match",
@@ -77,6 +79,7 @@ _HOME_OF: Final = {
     "Wait": "server.client",
     **dict.fromkeys(("Device", "ModelUpdate"), "device"),
     "DeviceStatus": "status",
+    "Frame": "faces.images",
     **dict.fromkeys(("Enrollment", "RefusedImage"), "people.enroll"),
     "Person": "people.enrolled",
     "Identity": "server.identity",

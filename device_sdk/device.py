@@ -9,11 +9,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from device_sdk.config import DeviceConfig, load_config
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
 from device_sdk.faces.crops import MASTER
+from device_sdk.faces.images import is_picture
 from device_sdk.faces.source import SourceFaces, read_source
 from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.models.graphs import fetch_graphs, list_in_force
@@ -207,18 +208,19 @@ class Device:
     def enroll(
         self,
         name: str,
-        images: Sequence[ImageSource] | str | os.PathLike[str],
+        images: Sequence[ImageSource] | ImageSource,
         *,
         consent: bool,
         add: bool = False,
         anyway: bool = False,
         on_refused: Callable[[RefusedImage], None] = lambda _image: None,
     ) -> Enrollment:
-        """Enrol a person from pictures (a folder, or a sequence of files, folders or pixel arrays), all or nothing.
+        """Enrol a person from pictures (a folder, or a sequence of folders and pictures), all or nothing.
 
         `consent` is the person's own agreement that their pictures train the shared model. The first enrolment fetches
         the released model. With `anyway` nobody is compared with anybody: the pictures are this person's, and this
-        person is nobody else. Errors as `device_sdk.people.enroll.enroll`.
+        person is nobody else. A picture is a file, its bytes, a Pillow picture, a `Frame`, or pixels (H, W, 3) uint8,
+        which are taken for RGB. Errors as `device_sdk.people.enroll.enroll`.
         """
         # What costs nothing to find out comes before the model is fetched.
         gathered = _gather(images)
@@ -798,10 +800,8 @@ class Device:
             return None
 
 
-def _gather(images: Sequence[ImageSource] | str | os.PathLike[str]) -> Sequence[ImageSource]:
-    if isinstance(images, str | os.PathLike):
-        return gather_images([images])
+def _gather(images: Sequence[ImageSource] | ImageSource) -> Sequence[ImageSource]:
     gathered: list[ImageSource] = []
-    for image in images:
+    for image in cast(Sequence[ImageSource], [images] if is_picture(images) else images):
         gathered.extend(gather_images([image]) if isinstance(image, str | os.PathLike) else [image])
     return gathered

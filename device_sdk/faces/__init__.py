@@ -2,8 +2,8 @@
 
 from device_sdk.faces.align import align_face
 from device_sdk.faces.detector import ChoiceRule, Face, FaceDetector, choose_face, load_detector
-from device_sdk.faces.images import decode_image, iter_image_files
-from device_sdk.faces.pipeline import AcquiredFace, FacePipeline, ImageSource
+from device_sdk.faces.images import Frame, ImageSource, decode_image, iter_image_files
+from device_sdk.faces.pipeline import AcquiredFace, FacePipeline
 from device_sdk.faces.quality import Appearance, Geometry, Quality, QualityPolicy, assess
 from device_sdk.faces.reasons import Reason
 
@@ -14,6 +14,7 @@ __all__ = [
     "Face",
     "FaceDetector",
     "FacePipeline",
+    "Frame",
     "Geometry",
     "ImageSource",
     "Quality",

@@ -13,14 +13,16 @@ import struct
 import threading
 import warnings
 import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, UnidentifiedImageError
 
-from mien.errors import EmptyFolderError, ImageError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, ImageError, NotFoundError
 
 Pixels = NDArray[np.uint8]
 
@@ -73,6 +75,67 @@ _DECODER_ERRORS: Final = (
 )
 # Guards the process-wide warning filters, which Pillow's complaints about metadata would otherwise reach.
 _WARNINGS_LOCK: Final = threading.Lock()
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A camera's frame: pixels (H, W, 3) uint8, and in which order their colours are: "rgb", or "bgr" as in OpenCV.
+
+    Raises ConfigError for other pixels or another order.
+    """
+
+    pixels: Pixels = field(repr=False)
+    order: Literal["rgb", "bgr"]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pixels, np.ndarray) or self.pixels.ndim != 3 or self.pixels.shape[2] != 3:
+            raise ConfigError(f"a frame of shape {np.shape(self.pixels)}; give pixels (height, width, 3), uint8")
+        if self.pixels.dtype != np.uint8:
+            raise ConfigError(f"a frame of {self.pixels.dtype}; give pixels (height, width, 3), uint8 RGB or BGR")
+        if self.order not in ("rgb", "bgr"):
+            raise ConfigError(f"a frame's order is {self.order!r}; say rgb, or bgr for what OpenCV reads")
+
+    @property
+    def rgb(self) -> Pixels:
+        """The pixels in the order red, green, blue."""
+        return self.pixels if self.order == "rgb" else np.ascontiguousarray(self.pixels[..., ::-1])
+
+
+ImageSource = str | os.PathLike[str] | bytes | Frame | Image.Image | Pixels
+"""An image file or its bytes, a frame, a Pillow picture, or pixels (H, W, 3) uint8, which are taken for RGB."""
+
+
+def is_picture(source: object) -> bool:
+    """Return whether this is one picture (or a folder), not several of them."""
+    if isinstance(source, np.ndarray):
+        return source.ndim == 3
+    return isinstance(source, str | os.PathLike | bytes | bytearray | memoryview | Frame | Image.Image)
+
+
+def name_of(source: ImageSource) -> str | None:
+    """Return a picture's name: its file's, None where there is none."""
+    return Path(source).name if isinstance(source, str | os.PathLike) else None
+
+
+def pixels_of(source: ImageSource) -> Pixels:
+    """Return a picture, however it is given, as pixels (H, W, 3) uint8 RGB; errors as `decode_image` and `Frame`.
+
+    Pixels and frames come as they are, all others as `decode_image` gives them.
+    """
+    if isinstance(source, Frame):
+        return source.rgb
+    if isinstance(source, np.ndarray):
+        return Frame(source, "rgb").pixels
+    if isinstance(source, bytes | bytearray | memoryview):
+        return decode_image(bytes(source))
+    if isinstance(source, Image.Image):
+        return _guarded(lambda: _opened(source), "the picture")
+    if isinstance(source, str | os.PathLike):
+        return decode_image(source)
+    raise ConfigError(
+        f"a picture is given as {type(source).__name__}; give a file, its bytes, a Pillow picture, a Frame, or pixels "
+        "(height, width, 3) uint8 RGB"
+    )
 
 
 def decode_image(source: bytes | str | os.PathLike[str]) -> Pixels:
@@ -141,14 +204,32 @@ def _read_file(path: Path) -> bytes:
 def _decode(data: bytes, name: str) -> Pixels:
     """Return the upright pixels of an image file's bytes; `name` is how errors call it."""
     _refuse_by_content(data, name)
+
+    def read() -> Pixels:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _refuse_by_header(image, data, name)
+            return _upright_rgb(image)
+
+    try:
+        return _guarded(read, name)
+    except UnidentifiedImageError:
+        raise ImageError(_not_an_image(data, name)) from None
+
+
+def _opened(image: Image.Image) -> Pixels:
+    """Return the pixels of a picture that somebody else has opened, and goes on using."""
+    _refuse_by_header(image, b"", "the picture")
+    return _upright_rgb(image.copy())
+
+
+def _guarded(read: Callable[[], Pixels], name: str) -> Pixels:
+    """Return what `read` gives; what Pillow's decoders raise becomes an ImageError, UnidentifiedImageError apart."""
     try:
         with _WARNINGS_LOCK, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
-                _refuse_by_header(image, data, name)
-                return _upright_rgb(image)
+            return read()
     except UnidentifiedImageError:
-        raise ImageError(_not_an_image(data, name)) from None
+        raise
     except Image.DecompressionBombError:
         raise ImageError(_too_many_pixels(name, MAX_PIXELS_REDUCED)) from None
     except _DECODER_ERRORS as error:

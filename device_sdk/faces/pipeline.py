@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from device_sdk.faces.align import align_face
 from device_sdk.faces.detector import ChoiceRule, Face, FaceDetector, choose_face, load_detector
-from device_sdk.faces.images import Pixels, decode_image, display_name
+from device_sdk.faces.images import ImageSource, Pixels, display_name, name_of, pixels_of
 from device_sdk.faces.quality import DEFAULT_POLICY, Quality, QualityPolicy, assess
 from device_sdk.faces.reasons import Reason
 from mien.errors import ConfigError, ImageError, LowQualityError, MultipleFacesError, NoFaceError
@@ -22,9 +20,6 @@ from mien.specs import FaceInputSpec
 # upside down (LFW, 9897 and 1980 images). The median score of upside-down faces is 0.83, turned upright it is 0.93.
 SURE_SCORE: Final = 0.885
 BETTER_SCORE: Final = 0.03
-
-ImageSource = str | os.PathLike[str] | NDArray[np.uint8]
-"""An image file, or pixels (H, W, 3) uint8 RGB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +60,12 @@ class FacePipeline:
         self._detector = None if aligned else detector or load_detector()
 
     def acquire_source(self, image: ImageSource) -> AcquiredFace:
-        """Return the face in an image file or in pixels, whichever it is; errors as `acquire_file` and `acquire`."""
-        return self.acquire(image) if isinstance(image, np.ndarray) else self.acquire_file(image)
+        """Return the face in a picture, however it is given; errors as `pixels_of` and `acquire`, naming the file."""
+        return self.acquire(pixels_of(image), name=name_of(image))
 
     def acquire_file(self, path: str | os.PathLike[str]) -> AcquiredFace:
         """Return the face in an image file; errors are those of `decode_image` and `acquire`, naming the file."""
-        return self.acquire(decode_image(path), name=Path(path).name)
+        return self.acquire_source(path)
 
     def acquire(self, image: Pixels, *, name: str | None = None) -> AcquiredFace:
         """Return the face in an image (H, W, 3) uint8 RGB; `name` is how errors call the image.

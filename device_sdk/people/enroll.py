@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
 from device_sdk.faces.crops import MASTER
+from device_sdk.faces.images import name_of
 from device_sdk.people.enrolled import BackedUp, Person, References, Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Recogniser
@@ -282,7 +283,7 @@ def gather_images(paths: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
 
 
 def _name_of(image: ImageSource, number: int) -> str:
-    return f"image {number}" if isinstance(image, np.ndarray) else Path(image).name
+    return name_of(image) or f"image {number}"
 
 
 def _reasons(error: MienError) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ _STEADY: Final = 2
 
 
 @dataclass(frozen=True)
-class Frame:
+class Still:
     """One picture (H, W, 3) uint8 RGB and what it is called: a file, or the time in a film or before a camera."""
 
     pixels: NDArray[np.uint8] = field(repr=False)
@@ -42,7 +42,7 @@ class Unreadable:
 class Source:
     """Source of frames. `is_moving`: a camera or film, whose frames resemble each other."""
 
-    frames: Iterable[Frame | Unreadable]
+    frames: Iterable[Still | Unreadable]
     is_moving: bool
 
 
@@ -61,11 +61,11 @@ def open_camera(number: int, clock: Clock) -> Source:
         capture.release()
         raise NotFoundError(f"there is no camera {number} here; name another --camera, or pictures or a film (--input)")
 
-    def frames() -> Iterator[Frame]:
+    def frames() -> Iterator[Still]:
         began_s = clock.monotonic_s()
         try:
             while (pixels := _next(capture)) is not None:
-                yield Frame(pixels, f"{clock.monotonic_s() - began_s:.1f} s")
+                yield Still(pixels, f"{clock.monotonic_s() - began_s:.1f} s")
         finally:
             capture.release()
 
@@ -83,7 +83,7 @@ def open_input(path: Path) -> Source:
         raise NotFoundError(f"there is no file or folder {path.name!r}; check the path")
     if path.suffix.lower() in FILM_SUFFIXES:
         return Source(_film(path), is_moving=True)
-    return Source([Frame(decode_image(path), path.name)], is_moving=False)
+    return Source([Still(decode_image(path), path.name)], is_moving=False)
 
 
 def watch(
@@ -116,14 +116,14 @@ def watch(
         yield last
 
 
-def _read(file: Path) -> Frame | Unreadable:
+def _read(file: Path) -> Still | Unreadable:
     try:
-        return Frame(decode_image(file), file.name)
+        return Still(decode_image(file), file.name)
     except (ImageError, NotFoundError) as error:
         return Unreadable(file.name, error.message)
 
 
-def _film(path: Path) -> Iterator[Frame]:
+def _film(path: Path) -> Iterator[Still]:
     capture = cv2.VideoCapture(str(path))
     try:
         if not capture.isOpened():
@@ -131,7 +131,7 @@ def _film(path: Path) -> Iterator[Frame]:
         number = 0
         rate = capture.get(cv2.CAP_PROP_FPS) or 25.0
         while (pixels := _next(capture)) is not None:
-            yield Frame(pixels, f"{number / rate:.1f} s")
+            yield Still(pixels, f"{number / rate:.1f} s")
             number += 1
         if number == 0:
             raise ImageError(f"{path.name} holds no picture that can be read; convert it to MP4, or name pictures")

@@ -9,7 +9,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from device_sdk.faces import ChoiceRule, FaceDetector, FacePipeline, QualityPolicy, Reason, align_face, decode_image
+from device_sdk.faces import (
+    ChoiceRule,
+    FaceDetector,
+    FacePipeline,
+    Frame,
+    QualityPolicy,
+    Reason,
+    align_face,
+    decode_image,
+)
+from device_sdk.faces.images import is_picture, pixels_of
 from mien.errors import ConfigError, ImageError, LowQualityError, MultipleFacesError, NoFaceError
 from mien.specs import FaceInputSpec
 from tests.device_sdk.faces.conftest import spread
@@ -52,8 +62,12 @@ def test_same_image_same_crop(pipeline: FacePipeline, good: Path) -> None:
 
 def test_a_source_is_a_file_or_pixels(pipeline: FacePipeline, good: Path, tmp_path: Path) -> None:
     crop = pipeline.acquire_file(good).crop
-    for source in (good, str(good), decode_image(good)):
+    pixels = decode_image(good)
+    bgr = Frame(pixels[..., ::-1], order="bgr")
+    picture = Image.open(good)
+    for source in (good, str(good), pixels, Frame(pixels, order="rgb"), bgr, good.read_bytes(), picture):
         np.testing.assert_array_equal(pipeline.acquire_source(source).crop, crop)
+    assert picture.size == (224, 224)
     wall = np.full((200, 200, 3), 120, np.uint8)
     Image.fromarray(wall).save(tmp_path / "wall.png")
     with pytest.raises(NoFaceError, match=r"^wall\.png: no face found"):
@@ -140,6 +154,41 @@ def test_aligned_is_never_guessed(good: Path) -> None:
 def test_other_arrays_are_refused(pipeline: FacePipeline, image: np.ndarray) -> None:  # type: ignore[type-arg]
     with pytest.raises(ConfigError, match="uint8 RGB"):
         pipeline.acquire(image)
+    with pytest.raises(ConfigError, match=r"give pixels \(height, width, 3\)"):
+        Frame(image, order="bgr")
+
+
+@pytest.mark.parametrize("source", [None, 7, [[0]], open], ids=["nothing", "number", "list", "function"])
+def test_what_is_no_picture_is_refused_by_a_sentence(pipeline: FacePipeline, source: object) -> None:
+    with pytest.raises(
+        ConfigError, match=r"a picture is given as .*; give a file, its bytes, a Pillow picture, a Frame"
+    ):
+        pipeline.acquire_source(source)  # type: ignore[arg-type]
+
+
+def test_one_picture_is_told_from_several(good: Path) -> None:
+    one = np.zeros((4, 4, 3), np.uint8)
+    assert all(map(is_picture, (good, str(good), b"jpeg", one, Frame(one, order="bgr"), Image.new("L", (2, 2)))))
+    assert not any(map(is_picture, ([one], (good,), one[np.newaxis], iter([one]))))
+
+
+def test_a_frame_says_the_order_of_its_colours() -> None:
+    pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.testing.assert_array_equal(Frame(pixels, order="bgr").rgb, pixels[..., ::-1])
+    assert "array" not in repr(Frame(pixels, order="rgb"))
+    with pytest.raises(ConfigError, match="order is 'gbr'; say rgb, or bgr"):
+        Frame(pixels, order="gbr")  # type: ignore[arg-type]
+
+
+def test_a_pillow_picture_is_read_as_its_file_would_be_and_left_alone() -> None:
+    clear = Image.new("RGBA", (3000, 10), (255, 0, 0, 0))
+    np.testing.assert_array_equal(pixels_of(clear)[0, 0], [255, 255, 255])
+    assert (clear.size, clear.mode) == ((3000, 10), "RGBA")
+    large = Image.new("RGB", (3000, 10))
+    assert pixels_of(large).shape[1] == 2048
+    assert large.size == (3000, 10)
+    with pytest.raises(ImageError, match="the picture holds F pixels"):
+        pixels_of(Image.new("F", (4, 4)))
 
 
 def test_threads_may_share_a_pipeline(pipeline: FacePipeline, synthetic_files: list[Path]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from device_sdk.people.recogniser import Operating
 from device_sdk.people.verify import LowQuality, Match, NoFace, Outcome, Unknown
-from device_sdk.program.live import Frame, Source, open_camera, open_input, watch
+from device_sdk.program.live import Source, Still, open_camera, open_input, watch
 from mien.errors import EmptyFolderError, ImageError, NotFoundError
 from tests.device_sdk.clocks import HandClock
 from tests.device_sdk.synthetic import OWNER, images_of
@@ -21,8 +21,8 @@ AT = Operating(0.5, None)
 ADA, BO, NOBODY, NONE = Match("Ada", 0.9, AT), Match("Bo", 0.9, AT), Unknown(0.1, AT), NoFace("no face")
 
 
-def frames(count: int) -> list[Frame]:
-    return [Frame(np.full((4, 4, 3), number, np.uint8), str(number)) for number in range(count)]
+def frames(count: int) -> list[Still]:
+    return [Still(np.full((4, 4, 3), number, np.uint8), str(number)) for number in range(count)]
 
 
 def seen(outcomes: Sequence[Outcome], *, is_moving: bool) -> list[tuple[str, Outcome]]:
@@ -59,7 +59,7 @@ def test_of_single_pictures_each_is_told() -> None:
 def test_frames_that_come_too_soon_are_passed_over() -> None:
     clock, looked = HandClock(), []
 
-    def running() -> Iterator[Frame]:
+    def running() -> Iterator[Still]:
         for frame in frames(10):
             yield frame
             clock.advance(0.1)
