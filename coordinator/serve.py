@@ -44,6 +44,7 @@ from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService, add_rounds_service
 from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen
 from coordinator.store import audit
+from coordinator.store.database import sole_server
 from coordinator.store.ownership import check_ownership
 from coordinator.store.report import Budgets
 from coordinator.store.sealing import MasterKey
@@ -76,7 +77,8 @@ def serve(home: CoordinatorHome, config: CoordinatorConfig, announce: Callable[[
     os.umask(0o077)
     keep_freed_memory()
     refuse_tls12()
-    with exclusive(home.lock_path, program="mien-coordinator"):
+    program = "mien-coordinator"
+    with exclusive(home.lock_path, program=program), sole_server(home.database_url(config), program=program):
         asyncio.run(serve_until_signalled(running(home, config, Clock()), announce, drain_s=config.drain_s))
 
 

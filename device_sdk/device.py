@@ -48,7 +48,7 @@ from device_sdk.rounds.training_people import person_beside_source
 from device_sdk.runtimes import load_runtime
 from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity, IdentityFiles
-from device_sdk.server.join import join, registrar_answers, renew, renewal_due
+from device_sdk.server.join import join, registrar_answers, relocate, renew, renewal_due
 from device_sdk.status import DeviceStatus
 from device_sdk.storage.home import Home, default_root
 from device_sdk.storage.keystore import KeyStore, open_key_store
@@ -186,6 +186,11 @@ class Device:
         """Join the fleet that an invite URL names, and return who this device is there; may be repeated."""
         with self._revocation_noted():
             return join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+
+    def relocate(self, invite: str) -> Identity:
+        """Follow this device's fleet to where an invite says it moved, and keep id, people and all else."""
+        with self._revocation_noted():
+            return relocate(self.identity, Invite.from_url(invite), self._identity_files, self.clock, self._rng)
 
     @property
     def identity(self) -> Identity:

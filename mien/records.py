@@ -148,10 +148,11 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 def parse_toml(text: str, what: str) -> dict[str, Any]:
     """Return the values in a TOML text; raises ConfigError naming `what` and, where there is one, the line.
 
+    A byte order mark, which editors on Windows begin a file with, is no part of the text.
     Besides mistakes of form that is a number of thousands of digits, and nesting that the parser cannot follow.
     """
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(text.removeprefix("\ufeff"))
     except ValueError as error:
         raise ConfigError(f"{what} is not valid TOML ({error}); correct it") from error
     except RecursionError as error:

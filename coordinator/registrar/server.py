@@ -40,6 +40,7 @@ from coordinator.service.rpc import (
     peer_host,
 )
 from coordinator.store import audit
+from coordinator.store.database import sole_server
 from mien.errors import ConfigError, StorageError, UnreachableError
 from mien.log.witnesses import Quorum
 from mien.protocol import MAX_MESSAGE_BYTES
@@ -76,7 +77,8 @@ class Ports:
 def serve(home: RegistrarHome, config: RegistrarConfig, announce: Callable[[Ports], None]) -> None:
     """Serve until SIGTERM or SIGINT; `announce` is told once both ports accept calls."""
     os.umask(0o077)
-    with exclusive(home.lock_path, program="mien-registrar"):
+    program = "mien-registrar"
+    with exclusive(home.lock_path, program=program), sole_server(home.database_url(config), program=program):
         asyncio.run(serve_until_signalled(running(home, config, WallClock().now_utc), announce, drain_s=config.drain_s))
 
 

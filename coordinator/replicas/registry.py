@@ -25,7 +25,7 @@ _JOINING: Final = 0x4D49_4A4E
 """PostgreSQL's advisory lock that one replica at a time begins under."""
 
 _SILENT: Final = 3
-"""A replica that was not heard of for so many leases is taken for gone."""
+"""A replica that was not heard of for so many leases has to be gone: others may begin without it."""
 
 _FORGOTTEN: Final = 30
 """After so many leases nobody lists it any more."""
@@ -36,7 +36,10 @@ _NOW_MS: Final = sa.cast(sa.func.floor(sa.extract("epoch", sa.func.clock_timesta
 
 @dataclass(frozen=True)
 class Replica:
-    """A replica as the others see it: `silent_s` since it was heard of, and the populations whose tasks it runs."""
+    """A replica as the others see it: `silent_s` since it was heard of, and the populations whose tasks it runs.
+
+    One that was not heard of for the time of a lease has none any more, and is not `is_alive`.
+    """
 
     replica_id: str
     name: str
@@ -228,7 +231,7 @@ def listed(db: sa.Connection, lease_s: float) -> list[Replica]:
             software=row.software,
             started_ms=row.started_ms,
             silent_s=max(row.silent_ms, 0) / 1000,
-            is_alive=row.silent_ms <= _SILENT * lease_s * 1000,
+            is_alive=row.silent_ms <= lease_s * 1000,
             populations=tuple(lease.population for lease in leases if lease.replica_id == row.replica_id),
         )
         for row in rows
@@ -237,7 +240,7 @@ def listed(db: sa.Connection, lease_s: float) -> list[Replica]:
 
 def refuse_beside_replicas(db: sa.Connection, lease_s: float) -> None:
     """Raise ConfigError where replicas share a database: a coordinator that knows nothing of them must not serve."""
-    alive = [replica for replica in listed(db, lease_s) if replica.is_alive]
+    alive = [replica for replica in listed(db, lease_s) if replica.silent_s <= _SILENT * lease_s]
     if alive:
         raise ConfigError(
             f"{len(alive)} replicas share this database, the first at {alive[0].address}: set replica_address to be "

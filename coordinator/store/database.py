@@ -27,6 +27,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.shell.lock import exclusive
 
 _LOG: Final = structlog.get_logger()
 _BUSY_TIMEOUT_MS: Final = 30_000
@@ -75,6 +76,21 @@ _NO_SUCH_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
 def sqlite_url(path: Path) -> str:
     """Return the URL of a SQLite file."""
     return f"sqlite:///{path}"
+
+
+@contextlib.contextmanager
+def sole_server(url: str, *, program: str) -> Iterator[None]:
+    """Hold a SQLite file for one server while the block runs; other databases are guarded elsewhere, or not at all.
+
+    Raises AlreadyExistsError while another server uses the file, from a folder that was copied, say.
+    """
+    file = sa.make_url(url).database if url.startswith("sqlite:") else None
+    if not file or file == ":memory:" or file.startswith("file:"):
+        yield
+        return
+    path = Path(file).resolve()
+    with exclusive(path.with_name(f"{path.name}.lock"), program=program, option="database", what="database"):
+        yield
 
 
 def open_engine(url: str, *, setting: str = "database_url") -> sa.Engine:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -103,11 +104,8 @@ def join(
 
     Example: mien-device join 'mien://join?r=registrar.example:7440&...'
     """
-    url = invite
-    if invite == "-":
-        url = "" if sys.stdin is None else sys.stdin.readline()
-    with _device(home, as_json, {"keystore": keystore}) as device:
-        identity = device.join(url)
+    with _device(home, as_json, {"keystore": keystore}, begins=True) as device:
+        identity = device.join(_url(invite))
     result = {
         "device_id": identity.device_id,
         "population": identity.population,
@@ -120,6 +118,35 @@ def join(
         say("Next: mien-device enroll NAME FOLDER")
 
     shell.emit(result, as_json=as_json, human=human)
+
+
+@app.command()
+def relocate(
+    invite: Annotated[str, typer.Argument(help="An invite from where the fleet is now, or - to read it from stdin.")],
+    home: Home,
+    as_json: Json = False,
+) -> None:
+    """Follow the fleet to its servers' new addresses. Device id, certificate's key, people and settings stay.
+
+    The invite says where the registrar is, and has to be of the same fleet; it is not used up.
+
+    Example: mien-device relocate 'mien://join?r=registrar.example:7440&...'
+    """
+    with _device(home, as_json) as device:
+        identity = device.relocate(_url(invite))
+    result = {
+        "device_id": identity.device_id,
+        "registrar": identity.registrar_address,
+        "coordinator": identity.coordinator_address,
+    }
+    text = f"The fleet is at {identity.coordinator_address} now; this is still device {identity.device_id}."
+    shell.emit(result, as_json=as_json, human=lambda: say(text))
+
+
+def _url(invite: str) -> str:
+    if invite != "-":
+        return invite
+    return "" if sys.stdin is None else sys.stdin.readline()
 
 
 # --- people ---
@@ -156,7 +183,7 @@ def enroll(
             shell.warn(image.message)
 
     options = {"keystore": keystore, "runtime": runtime, "enrollment.min_images": min_images}
-    with _device(home, as_json, options) as device:
+    with _device(home, as_json, options, begins=True) as device:
         try:
             enrollment = device.enroll(name, images, consent=agreed, add=add, anyway=anyway, on_refused=on_refused)
         except LowQualityError as error:
@@ -431,7 +458,7 @@ def gallery_import(
     Example: mien-device gallery import backup.mien
     """
     password = read_password(password_file, confirm=False)
-    with _device(home, as_json, {"keystore": keystore}) as device:
+    with _device(home, as_json, {"keystore": keystore}, begins=True) as device:
         count = device.restore(path, password, anyway=anyway)
     shell.emit({"people": count}, as_json=as_json, human=lambda: say(f"{_people(count)} added."))
 
@@ -646,7 +673,7 @@ def status(home: Home, as_json: Json = False) -> None:
     from device_sdk.program.owner_status import sentences
 
     with _device(home, as_json) as device:
-        found, now_unix_s = device.status(), device.clock.now()
+        found, now_unix_s = dataclasses.replace(device.status(), home=str(home)), device.clock.now()
 
     def human() -> None:
         table = Table(show_header=False, box=None)
@@ -757,10 +784,16 @@ def config_show(home: Home, as_json: Json = False) -> None:
 
 @contextmanager
 def _device(
-    home: Path, as_json: bool, options: dict[str, Any] | None = None, *, says_it_waits: bool = False
+    home: Path,
+    as_json: bool,
+    options: dict[str, Any] | None = None,
+    *,
+    begins: bool = False,
+    says_it_waits: bool = False,
 ) -> Iterator[Device]:
     """The device of a home, which tells what it does on stderr, or with --json as lines on stdout.
 
+    Only a command that `begins` a device makes a home where there is none; all others see an empty one in passing.
     With `says_it_waits` it also tells, once a minute, that there is nothing to tell.
     """
     from device_sdk.device import Device
@@ -770,7 +803,13 @@ def _device(
         _system_errors(),
         _narrator(as_json) as plain,
         Pulse(plain) if says_it_waits else nullcontext(plain) as tell,
-        Device.open(home, options=options, warn=shell.warn, tell=tell) as device,
+        TemporaryDirectory(prefix="mien-none-") if not begins and not home.exists() else nullcontext() as passing,
+        Device.open(
+            home if passing is None else passing,
+            options=options if passing is None else {**(options or {}), "keystore": "file"},
+            warn=shell.warn,
+            tell=tell,
+        ) as device,
     ):
         yield device
 

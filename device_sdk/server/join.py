@@ -112,6 +112,16 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
     return renewed
 
 
+def relocate(identity: Identity, invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:
+    """Return the identity at the addresses to which its fleet moved, stored: same key, device id and authorities.
+
+    The registrar is asked where the invite says it is; it names the coordinator's address. The invite's token is not
+    used. Raises AlreadyExistsError for another fleet's invite, errors as `renew`.
+    """
+    _check_same_fleet(identity, invite)
+    return renew(replace(identity, registrar_address=invite.registrar_address), files, clock, rng)
+
+
 def renewal_due(identity: Identity, clock: Clock) -> bool:
     """Return whether less than a third of the certificate's life is left."""
     certificate = identity.certificate

@@ -14,15 +14,15 @@ from mien.shell.files import storage_errors
 
 
 @contextlib.contextmanager
-def exclusive(path: Path, *, program: str, option: str = "--home") -> Iterator[None]:
+def exclusive(path: Path, *, program: str, option: str = "--home", what: str = "folder") -> Iterator[None]:
     """Hold a lock file for as long as the block runs; raises AlreadyExistsError while another process holds it.
 
-    `option` is what names the folder on the command line. The kernel frees the lock when the process ends, however it
-    ends; the file itself stays.
+    `what` is locked, and `option` names it on the command line or in the settings. The kernel frees the lock when
+    the process ends, however it ends; the file itself stays.
     """
     with lock_file(path) as handle:
         if not is_taken(handle):
-            raise AlreadyExistsError(f"another {program} is using this folder; stop it first or name another {option}")
+            raise AlreadyExistsError(f"another {program} is using this {what}; stop it first or name another {option}")
         yield
 
 

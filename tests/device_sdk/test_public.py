@@ -59,6 +59,7 @@ def test_device_methods_are_these() -> None:
         "open",
         "close",
         "join",
+        "relocate",
         "identity",
         "gallery",
         "attempts",

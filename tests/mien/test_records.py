@@ -10,6 +10,7 @@ from mien.records import parse_toml
 
 def test_values() -> None:
     assert parse_toml('a = 1\n[b]\nc = "d"\n', "it") == {"a": 1, "b": {"c": "d"}}
+    assert parse_toml("\ufeffa = 1\r\n", "what Windows' editor saved") == {"a": 1}
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,7 @@ def test_what_is_listed(join: Join, store: FencedStore) -> None:
     assert (first.replica_id, first.populations, first.is_alive) == ("first", ("east",), False)
     assert (second.replica_id, second.populations, second.address) == ("second", (), "second.example:1")
     assert second.silent_s >= 4 * SHORT_S
+    assert not any(each.is_alive for each in store.privacy(lambda db: listed(db, 4 * SHORT_S))), "their leases ran out"
 
 
 def test_a_coordinator_that_knows_of_no_replicas_does_not_serve_beside_them(join: Join, store: FencedStore) -> None:

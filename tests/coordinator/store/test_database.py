@@ -14,10 +14,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from coordinator.registrar import store as registrar
-from coordinator.store.database import database_errors, migrate, open_engine, schema_revision, sqlite_url
+from coordinator.store.database import database_errors, migrate, open_engine, schema_revision, sole_server, sqlite_url
 from coordinator.store.store import MIGRATIONS, SCHEMA, Store
 from coordinator.store.tables import METADATA
 from mien.errors import (
+    AlreadyExistsError,
     ConfigError,
     CorruptDataError,
     DatabaseError,
@@ -183,3 +184,19 @@ def _fill(connection: sa.Connection) -> None:
     with database_errors():
         for _ in range(100):
             connection.exec_driver_sql("INSERT INTO settings VALUES (hex(randomblob(16)), hex(randomblob(4000)))")
+
+
+def test_a_sqlite_file_has_one_server_whichever_folder_names_it(tmp_path: Path) -> None:
+    file, link = tmp_path / "a.db", tmp_path / "link"
+    link.symlink_to(tmp_path)
+    with sole_server(sqlite_url(file), program="mien-coordinator"):
+        for url in (sqlite_url(file), sqlite_url(link / "a.db")):
+            with (
+                pytest.raises(AlreadyExistsError, match="another mien-coordinator is using this database"),
+                sole_server(url, program="mien-coordinator"),
+            ):
+                raise AssertionError("two servers")
+        with sole_server(sqlite_url(tmp_path / "b.db"), program="mien-coordinator"):
+            pass
+    with sole_server(sqlite_url(file), program="mien-coordinator"):
+        pass

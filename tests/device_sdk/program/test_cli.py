@@ -38,6 +38,7 @@ from tests.device_sdk.programs import mien_device
 
 OPTIONS = {
     "join": {"--home", "--keystore", "--json"},
+    "relocate": {"--home", "--json"},
     "enroll": {"--home", "--consent", "--add", "--anyway", "--min-images", "--keystore", "--runtime", "--json"},
     "verify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
     "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
@@ -387,3 +388,15 @@ def test_the_doctor_names_what_is_missing(home: Path) -> None:
     assert found["gallery"]["detail"] == "opens; 2 people, 1 agreed to training"
     assert "join" in found["membership"]["detail"]
     assert not found["model"]["ok"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "doctor", "log", "gallery list", "identify door.jpg", "gallery wipe --yes", "participate --until-idle"],
+)
+def test_a_command_that_begins_no_device_makes_no_home(tmp_path: Path, words: str) -> None:
+    home = tmp_path / "none"
+    done = CliRunner().invoke(app, [*words.split(), "--home", str(home), "--json"])
+    assert not home.exists()
+    if words == "status":
+        assert json.loads(done.stdout)["home"] == str(home)

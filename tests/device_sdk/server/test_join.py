@@ -20,7 +20,7 @@ from device_sdk.program.owner_status import sentences
 from device_sdk.server import join as joining
 from device_sdk.server.certificates import fingerprint
 from device_sdk.server.identity import Identity, IdentityFiles
-from device_sdk.server.join import join, renew, renewal_due
+from device_sdk.server.join import join, relocate, renew, renewal_due
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
@@ -277,6 +277,26 @@ def test_a_device_pins_further_witnesses_and_a_renewal_never_brings_others(tmp_p
     del stored["further_witnesses"], stored["witnesses_needed"]
     home.identity.write_text(json.dumps(stored))
     assert files.load().quorum.needed == 0  # as a phone that joined before
+
+
+def test_a_phone_follows_its_fleet_and_stays_who_it_is(
+    registrar: LocalRegistrar, files: IdentityFiles, tmp_path: Path
+) -> None:
+    joined = attempt(invite_of(registrar), files)
+    files.save(replace(joined, registrar_address="localhost:1", coordinator_address="localhost:2"))
+    invite = invite_of(registrar)
+    there = relocate(files.load(), invite, files, ShiftedClock(), random.Random(0))
+    assert (there.registrar_address, there.coordinator_address) == (
+        invite.registrar_address,
+        joined.coordinator_address,
+    )
+    assert (there.device_id, there.invite_sha256) == (joined.device_id, joined.invite_sha256)
+    assert files.load().registrar_address == invite.registrar_address
+    foreign = replace(invite, coordinator_ca_sha256="0" * 64)
+    with pytest.raises(AlreadyExistsError, match="another fleet"):
+        relocate(there, foreign, files, ShiftedClock(), random.Random(0))
+    other = Home.open(tmp_path / "another phone")
+    assert attempt(invite, IdentityFiles(other, FileKeyStore(other.folder / "keys"))).device_id != joined.device_id
 
 
 def test_renewal_is_due_in_the_last_third_of_a_certificates_life(
