@@ -46,14 +46,20 @@ class ParticipationConfig(Agreement):
 
 @dataclass(frozen=True)
 class VerificationConfig:
-    """`max_fmr`: the false match rate to stay under; `threshold` overrides the model's, at the owner's own risk."""
+    """`max_fmr`: the false match rate to stay under; `threshold` overrides the model's, at the owner's own risk.
+
+    `max_fpir`: how often a stranger may be named by `identify`, however many people are enrolled.
+    """
 
     max_fmr: float = 1e-3
     threshold: float | None = None
+    max_fpir: float = 1e-2
 
     def __post_init__(self) -> None:
         if not 0.0 < self.max_fmr < 1.0:
             raise ConfigError(f"verification.max_fmr is {self.max_fmr}; it must lie between 0 and 1")
+        if not 0.0 < self.max_fpir < 1.0:
+            raise ConfigError(f"verification.max_fpir is {self.max_fpir}; it must lie between 0 and 1")
         if self.threshold is not None and not math.isfinite(self.threshold):
             raise ConfigError(f"verification.threshold is {self.threshold}; give a cosine, such as 0.4")
 

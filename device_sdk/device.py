@@ -27,7 +27,7 @@ from device_sdk.people.enrolled import LastRound, Person, name_is_taken, said_of
 from device_sdk.people.gallery import Gallery, from_plain
 from device_sdk.people.liveness import PadCheck, checked
 from device_sdk.people.personal import Personalised, PersonalRecogniser, personalise
-from device_sdk.people.recogniser import Operating, Recogniser, operating_point
+from device_sdk.people.recogniser import Operating, Recogniser, operating_point, point_among
 from device_sdk.people.stored_personal import Form, StoredPersonal
 from device_sdk.people.verify import Comparer, Outcome
 from device_sdk.rounds.attempts import Attempts, OwnSum, sums_today
@@ -232,7 +232,7 @@ class Device:
         if self.gallery.has(name) and not add:
             raise name_is_taken(name)
         recogniser = self.recogniser()
-        threshold = None if anyway else self._known_threshold(recogniser)
+        unlike_below, alike_from = self._consistency(recogniser, 1, anyway=anyway)
         return enroll(
             name,
             gathered,
@@ -243,8 +243,8 @@ class Device:
             consent=consent,
             add=add,
             min_images=self.config.enrollment.min_images,
-            unlike_below=threshold,
-            alike_from=threshold,
+            unlike_below=unlike_below,
+            alike_from=alike_from,
             on_refused=on_refused,
         )
 
@@ -260,7 +260,20 @@ class Device:
     def _comparer(self) -> Comparer:
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model, recogniser.variant)
-        return Comparer(self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad)
+        among = partial(self._point_among, recogniser)
+        return Comparer(self.gallery, recogniser, self._pipeline, at, self._personal(recogniser), self._pad, among)
+
+    def _point_among(self, recogniser: Recogniser, num_enrolled: int) -> Operating:
+        settings = self.config.verification
+        return point_among(
+            recogniser.model,
+            recogniser.variant,
+            num_enrolled,
+            threshold=settings.threshold,
+            max_fmr=settings.max_fmr,
+            max_fpir=settings.max_fpir,
+            signed=self._is_signed(),
+        )
 
     def personalise(self, form: Form | None = None) -> Personalised:
         """Fit the personal model to everybody here who agreed, and use it where it is better; see `personalise`.
@@ -333,9 +346,9 @@ class Device:
         people = from_plain(unseal_backup(data, password))
         recogniser = self.recogniser()
         made = [(person, [recogniser.template(recogniser.embed(crops)) for crops in person.crops]) for person in people]
-        threshold = None if anyway else self._known_threshold(recogniser)
+        unlike_below, alike_from = self._consistency(recogniser, len(made), anyway=anyway)
         references = self.gallery.references(recogniser.form_id)
-        check_restored(made, references, unlike_below=threshold, alike_from=threshold)
+        check_restored(made, references, unlike_below=unlike_below, alike_from=alike_from)
         self.gallery.restore(made)
         return len(people)
 
@@ -404,8 +417,12 @@ class Device:
     def operating_point(self, model: KnownModel, variant: Variant | None = None) -> Operating:
         """Return the threshold that decides with a model, or with a variant of it."""
         settings = self.config.verification
-        signed = self._identity_files.joined() and bool(self.identity.release_key)
+        signed = self._is_signed()
         return operating_point(model, variant, threshold=settings.threshold, max_fmr=settings.max_fmr, signed=signed)
+
+    def _is_signed(self) -> bool:
+        """Return whether this fleet's releases are signed, and their thresholds with them."""
+        return self._identity_files.joined() and bool(self.identity.release_key)
 
     def lacks_threshold(self) -> str:
         """Return why no threshold decides with the form in use, and what helps; empty where one does, or none is."""
@@ -564,12 +581,20 @@ class Device:
             return UNSAID
         return abilities_of(self.config.runtime, self.home.graphs)
 
-    def _known_threshold(self, recogniser: Recogniser) -> float | None:
-        """Return the threshold if there is one; enrolment does without where there is none."""
+    def _consistency(
+        self, recogniser: Recogniser, num_more: int, *, anyway: bool
+    ) -> tuple[float, float] | tuple[None, None]:
+        """Return the cosines below which pictures are of another person, and from which on a face is somebody's here.
+
+        `num_more` people are about to be enrolled. None where the model has no threshold, or nothing is to be compared.
+        """
+        if anyway:
+            return None, None
         try:
-            return self.operating_point(recogniser.model, recogniser.variant).value
+            at = self.operating_point(recogniser.model, recogniser.variant)
+            return at.value, self._point_among(recogniser, len(self.people()) + num_more).value
         except ConfigError:
-            return None
+            return None, None
 
     @cached_property
     def _pipeline(self) -> FacePipeline:

@@ -43,6 +43,7 @@ MODULES: Final = (
     "benchmarks.device",
     "benchmarks.dp",
     "benchmarks.hostile",
+    "benchmarks.identify",
     "benchmarks.lfw",
     "benchmarks.personal",
     "benchmarks.search",

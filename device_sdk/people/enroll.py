@@ -186,10 +186,7 @@ def check_stored(
     Raises LowQualityError where it reaches `unlike_below` with none of this person's own templates, and
     AlreadyExistsError where it looks more like somebody else, from `alike_from` on: one face under two names.
     """
-    scored: dict[str, float] = {}
-    if references.names:
-        for owner, score in zip(references.names, references.embeddings @ template.embedding, strict=True):
-            scored[owner] = max(scored.get(owner, -np.inf), float(score))
+    scored = references.best(template.embedding, -np.inf)
     own = -np.inf if enrolled is None else scored.pop(enrolled, -np.inf)
     alike = [] if alike_from is None else [who for who, score in scored.items() if score >= max(alike_from, own)]
     others = " and ".join(map(isolated, sorted(alike)))

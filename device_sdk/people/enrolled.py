@@ -87,6 +87,15 @@ class References:
         """Return one person's templates (N, dim)."""
         return self.embeddings[[index for index, each in enumerate(self.names) if each == name]]
 
+    def best(self, probe_D: NDArray[np.float32], floor: float) -> dict[str, float]:
+        """Return the highest cosine with an embedding (D,) of the nearest and of everybody who reaches `floor`."""
+        best: dict[str, float] = {}
+        if self.names:
+            score_N = self.embeddings @ probe_D
+            for row in np.flatnonzero(score_N >= min(floor, score_N.max())):
+                best[self.names[row]] = max(float(score_N[row]), best.get(self.names[row], -np.inf))
+        return best
+
     def nearest(self, probe_D: NDArray[np.float32]) -> tuple[str, float]:
         """Return the owner of the template nearest to an embedding (D,), and its cosine: exact search, one product."""
         score_N = self.embeddings @ probe_D

@@ -18,6 +18,7 @@ from mien.models.variants import Variant
 from mien.specs import FaceInputSpec, Threshold
 
 DEFAULT_MAX_FMR: Final = 1e-3
+DEFAULT_MAX_FPIR: Final = 1e-2
 
 
 @dataclass(frozen=True)
@@ -71,12 +72,26 @@ class Recogniser:
 @dataclass(frozen=True)
 class Operating:
     """The threshold that decides, and where it is from: the model's own with its provenance, given by hand, or
-    `personal`: a person's own under the personal model.
+    `personal`: a person's own under the personal model. `fpir` bounds how often a stranger is named among all who are
+    enrolled, at most `max_fpir` unless these are too many for the model; None where nobody knows, or is searched for.
     """
 
     value: float
     provenance: Threshold | None
     personal: PersonalThreshold | None = None
+    fpir: float | None = None
+    max_fpir: float | None = None
+
+    @property
+    def too_many(self) -> str:
+        """Why more are enrolled than the model can tell from strangers, and what helps; empty where it can."""
+        if self.fpir is None or self.max_fpir is None or self.fpir <= self.max_fpir:
+            return ""
+        return (
+            f"too many are enrolled for this model: a stranger may be named in {self.fpir:.2g} of all looks, wanted "
+            f"are at most {self.max_fpir:g} (--max-fpir). Use `verify` with a name, or ask the operator to measure the "
+            "model on more people (`mien-coordinator model evaluate --keep-thresholds`)"
+        )
 
     def __str__(self) -> str:
         if self.personal is not None:
@@ -84,9 +99,12 @@ class Operating:
         if self.provenance is None:
             return f"{self.value:.3f}, given by hand: no false match rate is known for it"
         from_ = self.provenance
+        searching = (
+            "" if self.fpir is None else f"; in a search a stranger is named in at most {self.fpir:.2g} of looks"
+        )
         return (
             f"{self.value:.3f}: false match rate {from_.fmr:.2g} on {from_.num_non_mated} non-mated comparisons of "
-            f"{from_.dataset} ({from_.date})"
+            f"{from_.dataset} ({from_.date}){searching}"
         )
 
 
@@ -108,9 +126,7 @@ def operating_point(
         if not -1.0 <= threshold <= 1.0:
             raise ConfigError(f"threshold is {threshold}; it must be a cosine between -1 and 1")
         return Operating(threshold, None)
-    form = model.model_id if variant is None else variant.form_id
-    measured = model.spec.thresholds if variant is None else variant.thresholds
-    own = [known for known in measured if known.model_id == form]
+    own = _measured_on(model, variant)
     strict = [known for known in own if known.fmr <= max_fmr]
     if not strict:
         have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
@@ -122,6 +138,40 @@ def operating_point(
         )
     best = max(strict, key=lambda known: (known.fmr, -known.value))
     return Operating(best.value, best)
+
+
+def point_among(
+    model: KnownModel,
+    variant: Variant | None,
+    num_enrolled: int,
+    *,
+    threshold: float | None = None,
+    max_fmr: float = DEFAULT_MAX_FMR,
+    max_fpir: float = DEFAULT_MAX_FPIR,
+    signed: bool = False,
+) -> Operating:
+    """Return the threshold at which a stranger is named as one of `num_enrolled` people in at most `max_fpir` of looks.
+
+    It is the model's for a false match rate of `max_fpir / num_enrolled`, and none weaker than `operating_point`; where
+    the model has none so strict, its strictest: see `Operating.too_many`. Errors as `operating_point`.
+    """
+    at = operating_point(model, variant, threshold=threshold, max_fmr=max_fmr, signed=signed)
+    if at.provenance is None:
+        return at
+    own = _measured_on(model, variant)
+    needed = min(max_fmr, max_fpir / num_enrolled)
+    strict = [known for known in own if known.fmr <= needed]
+    chosen = max(strict, key=lambda known: known.fmr) if strict else min(own, key=lambda known: known.fmr)
+    # Pairs of pictures give lower thresholds than templates do: none that is for a higher rate may be above.
+    best = max((known for known in own if known.fmr >= chosen.fmr), key=lambda known: known.value)
+    return Operating(best.value, best, fpir=min(1.0, chosen.fmr * num_enrolled), max_fpir=max_fpir)
+
+
+def _measured_on(model: KnownModel, variant: Variant | None) -> list[Threshold]:
+    """Return the thresholds that were measured on this very form of a model."""
+    form = model.model_id if variant is None else variant.form_id
+    measured = model.spec.thresholds if variant is None else variant.thresholds
+    return [known for known in measured if known.model_id == form]
 
 
 def _remedy(variant: Variant | None, *, signed: bool) -> str:

@@ -1,7 +1,7 @@
 """Verification (1:1) and identification (1:N, open set): typed outcomes, accept iff score >= threshold.
 
 A score is a cosine in [-1, 1], never a percentage or a probability. In identification over N people the false positive
-rate is up to N times the threshold's false match rate.
+rate is up to N times the threshold's false match rate, so the threshold follows from N.
 """
 
 from __future__ import annotations
@@ -25,11 +25,15 @@ Crop = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Match:
-    """The face is the claimed (or an enrolled) person's: the best of their templates scored at least the threshold."""
+    """The face is the claimed (or an enrolled) person's: the best of their templates scored at least the threshold.
+
+    `also` names others who reach it too, the best first: people who look alike, or one person under several names.
+    """
 
     name: str
     score: float = field(repr=False)
     operating: Operating
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,8 @@ Outcome = Match | Unknown | NoFace | MultipleFaces | LowQuality | PresentationAt
 class Comparer:
     """Compares faces with the people of a gallery, at the threshold `at`, or by the personal model and each one's own.
 
+    `among` gives the threshold at which somebody is searched for among that many people; without it that is `at`.
+
     Its outcomes raise ModelMismatchError when the gallery's templates are another model's.
     """
 
@@ -85,6 +91,7 @@ class Comparer:
     at: Operating
     personal: PersonalRecogniser | None = None
     pad: PadCheck | None = None
+    among: Callable[[int], Operating] | None = None
 
     def verify(self, name: str, image: ImageSource) -> Outcome:
         """Return whether the face in an image is the enrolled person's of that name, by the personal model if it has
@@ -113,7 +120,9 @@ class Comparer:
         def decide(crop: Crop) -> Match | Unknown:
             if self.personal is not None and all(map(self.personal.covers, people)):
                 return self._by_personal(self.personal, crop, people)
-            return _decide([(*references.nearest(self.recogniser.embed(crop[np.newaxis])[0]), self.at)])
+            at = self.at if self.among is None else self.among(len(people))
+            scores = references.best(self.recogniser.embed(crop[np.newaxis])[0], at.value)
+            return _decide([(name, score, at) for name, score in scores.items()])
 
         return self._look(image, decide)
 
@@ -142,6 +151,8 @@ class Comparer:
 
 
 def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:
-    """Return the person who scores highest above their threshold, or nobody."""
-    name, score, at = max(scored, key=lambda each: each[1] - each[2].value)
-    return Match(name, score, at) if score >= at.value else Unknown(score, at)
+    """Return the person who scores highest above their threshold, with others who reach theirs, or nobody."""
+    ranked = sorted(scored, key=lambda each: each[1] - each[2].value, reverse=True)
+    name, score, at = ranked[0]
+    also = tuple(other for other, reached, limit in ranked[1:] if reached >= limit.value)
+    return Match(name, score, at, also) if score >= at.value else Unknown(score, at)

@@ -75,6 +75,10 @@ Runtime = Annotated[
 ]
 Threshold = Annotated[float | None, typer.Option(help="Decide at this cosine instead of the model's threshold.")]
 MaxFmr = Annotated[float | None, typer.Option(help="Use the model's threshold for at most this false match rate.")]
+MaxFpir = Annotated[
+    float | None,
+    typer.Option(help="Name a stranger in at most this share of looks, however many people are enrolled."),
+]
 ShowScore = Annotated[bool, typer.Option(help="Also print the score: a cosine, not a percentage.")]
 PasswordFile = Annotated[Path | None, typer.Option(help="Read the password from this file's (or pipe's) first line.")]
 Anyway = Annotated[
@@ -239,6 +243,7 @@ def identify(
     show_score: ShowScore = False,
     threshold: Threshold = None,
     max_fmr: MaxFmr = None,
+    max_fpir: MaxFpir = None,
     runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
@@ -246,7 +251,8 @@ def identify(
 
     Example: mien-device identify door.jpg
     """
-    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+    options = _verification(threshold, max_fmr, runtime) | {"verification.max_fpir": max_fpir}
+    with _device(home, as_json, options) as device:
         _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
 
 
@@ -261,6 +267,7 @@ def watch(
     show_score: ShowScore = False,
     threshold: Threshold = None,
     max_fmr: MaxFmr = None,
+    max_fpir: MaxFpir = None,
     runtime: Runtime = None,
     as_json: Json = False,
 ) -> None:
@@ -275,7 +282,8 @@ def watch(
     from device_sdk.program.live import open_camera, open_input
     from device_sdk.program.live import watch as look
 
-    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+    options = _verification(threshold, max_fmr, runtime) | {"verification.max_fpir": max_fpir}
+    with _device(home, as_json, options) as device:
         source = open_camera(camera, device.clock) if input_ is None else open_input(input_)
         looks = 0
         with suppress(KeyboardInterrupt):
@@ -924,8 +932,12 @@ def bundle_verify(
 
 def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
     """Print an outcome and end with its exit code."""
+    from device_sdk.people.verify import Match, Unknown
+
     result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed)
     shell.emit(result, as_json=as_json, human=lambda: say(sentence))
+    if isinstance(outcome, Match | Unknown) and outcome.operating.too_many:
+        shell.warn(outcome.operating.too_many)
     if exit_code:
         raise typer.Exit(exit_code)
 
@@ -949,9 +961,14 @@ def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tu
     if isinstance(outcome, Match):
         result |= {"decision": "match", "name": outcome.name}
         sentence, exit_code = f"Match: {isolated(outcome.name)}.", 0
+        if outcome.also:
+            result["also"] = list(outcome.also)
+            sentence += f" {' and '.join(map(isolated, outcome.also))} could be meant as well."
     else:
         result["decision"], exit_code = "unknown", EXIT_UNKNOWN
         sentence = f"Unknown: this is not {isolated(claimed)}." if claimed else "Unknown: nobody who is enrolled."
+    if outcome.operating.fpir is not None:
+        result["fpir"] = outcome.operating.fpir
     if show_score:
         result["score"] = outcome.score
         sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."

@@ -18,10 +18,12 @@ PHONES_MAX_FMR: Final = 1e-3
 def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
     """Return the thresholds in an evaluation's record, with where they come from.
 
-    Left out is what could not be measured: a point at which fewer than 30 non-mated errors were to be expected.
+    Left out is what could not be measured: a point at which fewer than 30 non-mated errors were to be expected. Those
+    for galleries of many come from the tail, and say whether they were measured there or are a bound.
     """
     points = [point for point in record.get("points", ()) if not why_left_out(point)]
-    return [
+    date = f"{now:%Y-%m-%d}"
+    pairs = [
         Threshold(
             value=point["threshold"],
             fmr=point["fmr"],
@@ -29,9 +31,22 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
             num_mated=point["num_mated"],
             num_non_mated=point["num_non_mated"],
             model_id=record["model_id"],
-            date=f"{now:%Y-%m-%d}",
+            date=date,
         )
         for point in points
+    ]
+    search = record.get("search", {})
+    return pairs + [
+        Threshold(
+            value=point["threshold"],
+            fmr=point["fmr"],
+            dataset=f"{record['dataset']}, templates" + ("" if point["is_measured"] else ", bound on the tail"),
+            num_mated=0,
+            num_non_mated=search["num_scores"],
+            model_id=record["model_id"],
+            date=date,
+        )
+        for point in search.get("points", ())
     ]
 
 

@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.faces.crops import MASTER, fit_crops
+from device_sdk.people.enroll import DEFAULT_MIN_IMAGES
 from device_sdk.runtimes import load_runtime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.errors import UndefinedMetricError
 from mien.evaluation import Comparisons, DetCurve, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
 from mien.evaluation.enrolment import enrolment_sweep
 from mien.evaluation.gates import monitors
 from mien.evaluation.records import Provenance
+from mien.evaluation.tail import enrolled_against_strangers, tail_of
 from mien.shell import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
 from simulation.faces.models import Model, read_model, sface
@@ -25,6 +28,8 @@ from simulation.faces.models import Model, read_model, sface
 NAME: Final = "folder-all-pairs"
 VERSION: Final = "1"
 TARGETS: Final = (1e-1, 1e-2, 1e-3, 1e-4)
+ENROLLED: Final = 5
+"""Pictures of a person that a template is made of at most where thresholds for galleries are measured."""
 
 
 def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
@@ -57,8 +62,22 @@ def folder_record(
         "non_mated": comparisons.num_non_mated,
         "eer": equal_error_rate(curve).value,
         "points": operating_points(curve),
+        "search": searched(embeddings, faces.labels),
         "monitors": dataclasses.asdict(monitors(embeddings, comparisons)),
     }
+
+
+def searched(embeddings: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the thresholds at which people enrolled as on a phone keep strangers out, or why there are none.
+
+    It takes people with more pictures than an enrolment; what the thresholds are for is in `mien.evaluation.tail`.
+    """
+    try:
+        scores, enrolled = enrolled_against_strangers(embeddings, labels, at_least=DEFAULT_MIN_IMAGES, at_most=ENROLLED)
+        tail = tail_of(scores)
+    except UndefinedMetricError as error:
+        return {"not_measurable": error.message}
+    return {"enrolled": enrolled, "images": [DEFAULT_MIN_IMAGES, ENROLLED], **dataclasses.asdict(tail)}
 
 
 def operating_points(curve: DetCurve) -> list[dict[str, Any]]:

@@ -43,6 +43,19 @@ def test_measured_points_become_thresholds_with_provenance() -> None:
     assert threshold.date == "2026-01-02"
 
 
+def test_thresholds_for_galleries_say_how_far_they_were_measured() -> None:
+    points = [
+        {"fmr": 5e-4, "threshold": 0.4, "is_measured": True},
+        {"fmr": 1e-6, "threshold": 0.7, "is_measured": False},
+    ]
+    record = {"dataset": "faces", "model_id": MODEL, "search": {"num_scores": 90_000, "points": points}}
+    measured, bounded = thresholds_of(record, NOW)
+    assert (measured.value, measured.fmr, measured.dataset) == (0.4, 5e-4, "faces, templates")
+    assert (bounded.value, bounded.dataset) == (0.7, "faces, templates, bound on the tail")
+    assert measured.num_non_mated == bounded.num_non_mated == 90_000
+    assert thresholds_of({**record, "search": {"not_measurable": "too few"}}, NOW) == []
+
+
 def test_a_record_without_points_gives_none() -> None:
     assert thresholds_of({"dataset": "LFW View 2", "model_id": MODEL, "accuracy": 0.99}, NOW) == []
 

@@ -25,7 +25,7 @@ from device_sdk.people.enroll import (
 )
 from device_sdk.people.enrolled import BackedUp, References, Template
 from device_sdk.people.gallery import Gallery
-from device_sdk.people.recogniser import Operating, Recogniser, operating_point
+from device_sdk.people.recogniser import Operating, Recogniser, operating_point, point_among
 from device_sdk.people.verify import Comparer, LowQuality, Match, MultipleFaces, NoFace, Unknown
 from mien.errors import (
     AlreadyExistsError,
@@ -363,6 +363,49 @@ def test_a_signed_models_thresholds_come_with_another_signature(recogniser: Reco
 def test_a_threshold_that_is_no_cosine_is_refused(recogniser: Recogniser, value: float) -> None:
     with pytest.raises(ConfigError, match="cosine"):
         operating_point(recogniser.model, threshold=value)
+
+
+def test_the_threshold_of_a_search_follows_from_how_many_are_enrolled(recogniser: Recogniser) -> None:
+    def known(value: float, fmr: float) -> Threshold:
+        return Threshold(value, fmr, "faces, templates", 0, 10_000, recogniser.model_id, "2026-01-01")
+
+    found = (known(0.4, 1e-3), known(0.41, 9.9e-5), known(0.5, 1e-4), known(0.6, 1e-5))
+    model = dataclasses.replace(recogniser.model, spec=dataclasses.replace(recogniser.model.spec, thresholds=found))
+    one = point_among(model, None, 1)
+    assert (one.value, one.fpir, one.too_many) == (0.4, 1e-3, "")
+    assert point_among(model, None, 10).value == 0.4
+    assert point_among(model, None, 11).value == 0.5
+    # Pairs gave 0.41 for a rate below that for which templates gave 0.5: the stricter one holds.
+    between = point_among(model, None, 101)
+    assert (between.value, between.fpir, between.too_many) == (0.5, pytest.approx(9.9e-5 * 101), "")
+    largest = point_among(model, None, 1000)
+    assert (largest.value, largest.fpir, largest.too_many) == (0.6, pytest.approx(0.01), "")
+    assert "in a search a stranger is named in at most 0.01 of looks" in str(largest)
+    beyond = point_among(model, None, 2000)
+    assert (beyond.value, beyond.fpir) == (0.6, pytest.approx(0.02))
+    assert "too many are enrolled for this model: a stranger may be named in 0.02" in beyond.too_many
+    assert point_among(model, None, 2000, max_fpir=0.05).too_many == ""
+    by_hand = point_among(model, None, 2000, threshold=0.3)
+    assert (by_hand.value, by_hand.fpir, by_hand.too_many) == (0.3, None, "")
+
+
+def test_a_search_is_stricter_than_a_comparison_and_tells_ties(
+    enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline, at: Operating
+) -> None:
+    enroll("Twin", images_of(OWNER)[2:8], enrolled, recogniser, pipeline, now_unix_s=0, consent=False)
+    asked: list[int] = []
+
+    def among(number: int) -> Operating:
+        asked.append(number)
+        return Operating(at.value if len(asked) == 1 else 0.999, None)
+
+    comparer = Comparer(enrolled, recogniser, pipeline, at, among=among)
+    found = comparer.identify(images_of(OWNER)[8])
+    assert isinstance(found, Match)
+    assert {found.name, *found.also} == {"Owner", "Twin"}
+    assert isinstance(comparer.identify(images_of(OWNER)[8]), Unknown)
+    assert asked == [2, 2]
+    assert isinstance(comparer.verify("Owner", images_of(OWNER)[8]), Match)
 
 
 def test_a_narrow_model_takes_the_middle_of_the_crop() -> None:

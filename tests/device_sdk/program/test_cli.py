@@ -41,7 +41,7 @@ OPTIONS = {
     "relocate": {"--home", "--json"},
     "enroll": {"--home", "--consent", "--add", "--anyway", "--min-images", "--keystore", "--runtime", "--json"},
     "verify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
-    "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
+    "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--max-fpir", "--runtime", "--json"},
     "watch": {
         "--home",
         "--camera",
@@ -50,6 +50,7 @@ OPTIONS = {
         "--show-score",
         "--threshold",
         "--max-fmr",
+        "--max-fpir",
         "--runtime",
         "--json",
     },
