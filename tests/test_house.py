@@ -132,7 +132,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "rounds": "faces models people server storage",
         "config": "faces people rounds runtimes",
         "device": "config faces models people rounds runtimes server status storage",
-        "__init__": "device people rounds server status",
+        "__init__": "device faces people rounds server status",
         "program": "config device faces models people rounds runtimes server status storage",
     },
     "simulation": {
