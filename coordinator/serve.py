@@ -134,7 +134,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         )
         server, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
         log = _log_keeper(home, config, stores, clock)
-        rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log)
+        rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log, revocations)
         operators = OperatorService(
             *(engine, stores, clock),
             max_model_bytes=config.max_model_bytes,

@@ -662,7 +662,9 @@ class Device:
                     self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
             def after_round(outcome: RoundOutcome) -> None:
-                self.gallery.note_round(LastRound(int(self.clock.now()), isinstance(outcome, Counted)))
+                counted = isinstance(outcome, Counted)
+                peers = outcome.peers if isinstance(outcome, Counted) else ""
+                self.gallery.note_round(LastRound(int(self.clock.now()), counted, peers))
                 update()
 
             look = GraphLook(self.clock, self._abilities, update)
@@ -796,6 +798,7 @@ class Device:
             tier=self._tier(),
             last_round_unix_s=None if last is None else last.unix_s,
             last_round_counted=None if last is None else last.counted,
+            last_round_peers="" if last is None else last.peers,
             threshold_by_hand=self.config.verification.threshold,
             personal_model_is_stale=serves is False,
             renewal_is_due=identity is not None and renewal_due(identity, self.clock),

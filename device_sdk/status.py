@@ -11,7 +11,8 @@ class DeviceStatus:
 
     `num_private_sums` counts the masked vectors that it has sent, or may have. `measures_models` tells whether pictures
     of those who agreed may also measure models, by sums of scores. `tier`: float32 or a variant of the model.
-    `last_round_...`: when the last round that it took part in ended, and whether its contribution is in the sum.
+    `last_round_...`: when the last round that it took part in ended, whether its contribution is in the sum, and by
+    which rule peers counted, where the owner asks for an age.
     `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
     `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
     and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
@@ -40,6 +41,7 @@ class DeviceStatus:
     tier: str | None = None
     last_round_unix_s: int | None = None
     last_round_counted: bool | None = None
+    last_round_peers: str = ""
     threshold_by_hand: float | None = None
     personal_model_is_stale: bool = False
     renewal_is_due: bool = False

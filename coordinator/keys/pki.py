@@ -36,7 +36,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from mien.errors import CertificateError, ConfigError, KeyStoreError, PermissionDeniedError, RevokedError
-from mien.protocol.admission import admitted_extension
+from mien.protocol.admission import admitted_extension, attested_extension
 from mien.protocol.ids import DeviceId, PopulationId
 from mien.shell.keys import p256_key
 
@@ -247,14 +247,17 @@ def issue_device_leaf(
     lifetime: timedelta = DEVICE_LIFETIME,
     *,
     admitted_unix_s: int | None = None,
+    is_attested: bool = False,
 ) -> x509.Certificate:
     """Return a device's certificate for a key that `csr_public_key` has found proved.
 
     None of the names that a request asks for is used. `admitted_unix_s`: when the phone joined, None for now.
+    `is_attested`: whether its hardware attested the key then.
     """
     names = _uri_names(_DEVICE_PREFIX + device_id(proved_key), _POPULATION_PREFIX + check_name(population))
     admitted = admitted_extension(int(now.timestamp()) if admitted_unix_s is None else admitted_unix_s)
-    return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime, admitted)
+    more = (admitted, attested_extension()) if is_attested else (admitted,)
+    return _issue_leaf(authority, proved_key, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime, *more)
 
 
 def create_csr(key: ec.EllipticCurvePrivateKey) -> bytes:

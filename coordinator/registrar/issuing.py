@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
-from coordinator.registrar.attestation.policy import Policy
+from coordinator.registrar.attestation.policy import Policy, holds
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import (
     CERTIFICATE_ISSUED,
@@ -51,6 +51,7 @@ _USED: Final = "this invite was used by another device; if that was not you, tel
 _REVOKED: Final = f"this device was revoked, or its key was replaced; {pki.AFTER_REVOCATION}"
 _RECOUNT: Final = timedelta(seconds=1)
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
+_CRL_SIGN_AGAIN: Final = timedelta(minutes=15)
 _CRL_MEMORY: Final = timedelta(days=7)
 # Coordinators expect each revocation for that long, by their own clocks.
 _CRL_MIN_MEMORY: Final = pki.MAX_DEVICE_LIFETIME + timedelta(days=1)
@@ -74,6 +75,17 @@ class NewInvite:
 
     invite: Invite
     expires_unix_s: int
+
+
+@dataclass(frozen=True)
+class _SignedList:
+    """A revocation list: when it was made, when it was signed last, and what it names."""
+
+    made: datetime
+    signed: datetime
+    number: int
+    revocations: tuple[pki.Revocation, ...] = field(repr=False)
+    der: bytes = field(repr=False)
 
 
 class Registry:
@@ -101,7 +113,7 @@ class Registry:
         self._clock = clock
         self._new_token = new_token
         self._policy = policy
-        self._crl: tuple[datetime, bytes] | None = None
+        self._crl: _SignedList | None = None
         self._counted = (clock(), 0)
 
     def create_invite(self, population: str, valid_s: int, note: str, *, actor: str) -> NewInvite:
@@ -205,7 +217,8 @@ class Registry:
     def crl(self) -> bytes:
         """Return the signed revocation list (DER), made anew after a revocation and well before it is old.
 
-        Others may revoke in the same database (`revoke --local`), so that is looked at once a second.
+        Phones ask how old it is, so that in between the same list is signed again. Others may revoke in the same
+        database (`revoke --local`), so that is looked at once a second.
         """
         now = self._clock()
         if self._crl is not None and not timedelta(0) <= now - self._counted[0] < _RECOUNT:
@@ -214,15 +227,18 @@ class Registry:
             if count != self._counted[1]:
                 self._crl = None
             self._counted = (now, count)
-        if self._crl is None or not timedelta(0) <= now - self._crl[0] < _CRL_REFRESH:
+        if self._crl is None or not timedelta(0) <= now - self._crl.made < _CRL_REFRESH:
             with self._store.begin() as transaction:
                 self._counted = (now, transaction.count_revocations())
                 revocations = transaction.revocations(
                     int((now - _CRL_MEMORY).timestamp()), int((now - _CRL_MIN_MEMORY).timestamp())
                 )
                 number = transaction.next_list_number(int(now.timestamp()))
-            self._crl = (now, pki.build_crl(self._authority, revocations, number, now))
-        return self._crl[1]
+            self._crl = _SignedList(now, now, number, tuple(revocations), b"")
+        if not self._crl.der or not timedelta(0) <= now - self._crl.signed < _CRL_SIGN_AGAIN:
+            der = pki.build_crl(self._authority, self._crl.revocations, self._crl.number, now)
+            self._crl = replace(self._crl, signed=now, der=der)
+        return self._crl.der
 
     def devices(self, after_device_id: str, limit: int) -> Sequence[tuple[DeviceRecord, int]]:
         """Return up to `limit` devices (0: 100) after an id, each with when its newest certificate expires."""
@@ -300,9 +316,10 @@ class Registry:
     ) -> CertificateRecord:
         lifetime = timedelta(days=self._config.device_certificate_days)
         population, now = PopulationId(device.population), self._clock()
-        admitted_unix_s = device.joined_unix_s
         leaf = pki.issue_device_leaf(
-            self._authority, public_key, population, now, lifetime, admitted_unix_s=admitted_unix_s
+            *(self._authority, public_key, population, now, lifetime),
+            admitted_unix_s=device.joined_unix_s,
+            is_attested=holds(device.attestation),
         )
         record = CertificateRecord(
             leaf.serial_number,

@@ -65,6 +65,13 @@ class Revocations:
         return self._clock.now() - self._confirmed_at
 
     @property
+    def der(self) -> bytes:
+        """The list at hand, as the registrar signed it; raises UnreachableError where there is none."""
+        if self._crl is None:
+            raise UnreachableError("the coordinator has no revocation list; start the registrar", retry_after_s=10.0)
+        return self._crl.public_bytes(Encoding.DER)
+
+    @property
     def num_forgotten(self) -> int:
         """Return how many certificates are refused though the list at hand does not name them (any more)."""
         return _num_valid(self._kept, self._clock.now())
@@ -99,7 +106,10 @@ class Revocations:
             return self._confirm()
         known, given = {} if self._crl is None else _entries(self._crl), _entries(crl)
         number, last = pki.crl_number(crl), -1 if self._crl is None else pki.crl_number(self._crl)
-        if number == last and given.keys() == known.keys():  # signed anew
+        if number == last and given.keys() == known.keys():  # signed anew, for phones that ask how old it is
+            if self._crl is not None and crl.last_update_utc > self._crl.last_update_utc:
+                write_atomically(self._path, crl.public_bytes(Encoding.DER))
+                self._crl = crl
             return self._confirm()
         if number <= last:
             return self._refuse(crl, {each: when for each, when in given.items() if each not in known})

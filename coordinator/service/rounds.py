@@ -17,11 +17,13 @@ from coordinator.service.access import caller
 from coordinator.service.log_keeper import HOLD_S, LogKeeper
 from coordinator.service.messages import STEP_STAGES, check_hash, printable, round_ref, told_json
 from coordinator.service.replies import ReplyStreams
+from coordinator.service.revocations import Revocations
 from coordinator.service.rpc import hello_reply
 from coordinator.store.store import Store
 from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
 from mien.log.merkle import MAX_SIZE
+from mien.protocol import CHUNK_BYTES
 from mien.protocol.ids import PopulationId
 from mien.protocol.messages import ROLES, STAGES, blob_message, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
@@ -51,9 +53,16 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
     """The devices' service."""
 
     def __init__(
-        self, engine: Engine, uploads: Uploads, store: Store, thread: StoreThread, clock: Clock, log: LogKeeper
+        self,
+        engine: Engine,
+        uploads: Uploads,
+        store: Store,
+        thread: StoreThread,
+        clock: Clock,
+        log: LogKeeper,
+        revocations: Revocations,
     ) -> None:
-        self._engine, self._uploads, self._log = engine, uploads, log
+        self._engine, self._uploads, self._log, self._revocations = engine, uploads, log, revocations
         self._store, self._thread, self._clock = store, thread, clock
         self._saw = Grouped(thread, store.saw_devices)
         self._replies = ReplyStreams()
@@ -180,6 +189,14 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             inclusion=proof.inclusion,
             consistency=proof.consistency,
         )
+
+    async def DownloadRevocations(
+        self, request: rounds_pb2.DownloadRevocationsRequest, context: Any
+    ) -> AsyncIterator[common_pb2.DataChunk]:
+        """Stream the registrar's list of revoked certificates."""
+        der = self._revocations.der
+        for offset in range(0, len(der), CHUNK_BYTES):
+            yield common_pb2.DataChunk(offset=offset, data=der[offset : offset + CHUNK_BYTES])
 
     async def LeaveRound(self, request: rounds_pb2.LeaveRoundRequest, context: Any) -> rounds_pb2.LeaveRoundReply:
         """Take the device out of a round."""

@@ -258,10 +258,14 @@ def opened(record: Record, what: str) -> tuple[dict[str, NDArray[Any]], dict[str
 
 @dataclass(frozen=True)
 class LastRound:
-    """The last round that this device took part in: when it ended, and whether its contribution is in the sum."""
+    """The last round that this device took part in: when it ended, and whether its contribution is in the sum.
+
+    `peers` says by which rule peers counted, where the owner asks for an age.
+    """
 
     unix_s: int
     counted: bool
+    peers: str = ""
 
     def to_text(self) -> str:
         """Return it as it is kept."""

@@ -56,11 +56,14 @@ class SumTerms:
         """Return the attempt's name in the log."""
         return AttemptId(self._ids(ref).task_id, ref.round, ref.attempt)
 
-    def policy(self, min_cohort: int, admitted_by_unix_s: float = math.inf) -> DevicePolicy:
+    def policy(
+        self, min_cohort: int, admitted_by_unix_s: float = math.inf, *, counts_attested: bool = False
+    ) -> DevicePolicy:
         """Return the policy for message 0: the owner's floor and whom it counts, and what the task itself promises."""
         return DevicePolicy(
             min_cohort=max(min_cohort, smallest_sum(self.task)),
             admitted_by_unix_s=admitted_by_unix_s,
+            counts_attested=counts_attested,
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),
         )
 

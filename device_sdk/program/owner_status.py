@@ -51,7 +51,8 @@ def _last(status: DeviceStatus, now_unix_s: float) -> str:
         return "Not yet, as far as is noted here."
     ago = spell_duration(max(0.0, now_unix_s - status.last_round_unix_s))
     counted = "it is in the shared model's sum" if status.last_round_counted else "that round went on without it"
-    return f"{ago} ago ({datetime.fromtimestamp(status.last_round_unix_s, UTC):%Y-%m-%d %H:%M} UTC); {counted}."
+    when = f"{datetime.fromtimestamp(status.last_round_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{ago} ago ({when}); {counted}. {status.last_round_peers}".rstrip()
 
 
 def _sent(status: DeviceStatus) -> str:

@@ -55,8 +55,9 @@ class Agreement:
     coordinator may see this device's updates. `allow_evaluation`: these images also measure models, by sums of scores.
     `max_epsilon`: the most that all sums together may tell, None without limit. `max_sums_per_model`,
     `max_sums_per_day`: into how many sums without phones' own noise the same images go. `min_peer_age_days`: only
-    devices that the registrar admitted so long ago count towards `min_cohort`, 0 for all. `person`: whose images train,
-    if not those of everybody who agreed.
+    devices that the registrar admitted so long ago count towards `min_cohort`, 0 for all; with `count_attested_peers`
+    younger ones too whose hardware attested their key. `person`: whose images train, if not those of everybody who
+    agreed.
     """
 
     min_cohort: int = 16
@@ -68,6 +69,7 @@ class Agreement:
     max_sums_per_model: int = 1
     max_sums_per_day: int = 24
     min_peer_age_days: int = 0
+    count_attested_peers: bool = False
     person: str = ""
 
     def __post_init__(self) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, field
 from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from device_sdk.people.round_terms import SumTerms
+from device_sdk.rounds.attempts import DAY_S
 from device_sdk.server.identity import Identity
 from mien.errors import LateError, ViolationError
 from mien.protocol.rounds import RoundRef, Stage
@@ -50,6 +52,8 @@ class Upload:
 class PlainPart:
     """A device in a round with plain sums: it has something to say at UPLOAD alone."""
 
+    peers = ""
+
     def __init__(self, contribution: bytes) -> None:
         self._contribution = contribution
 
@@ -67,7 +71,9 @@ class MaskedPart:
 
     Each stage is answered once; told the same again, it answers with the same bytes, and told something else it leaves.
     After an error, or the round's deadlines, it answers nothing more. `log`, `min_cohort` and `min_peer_age_s` are the
-    owner's: sums so far, the fewest devices of one, and how long ago those that count were admitted.
+    owner's: sums so far, the fewest devices of one, and how long ago those that count were admitted; with
+    `counts_attested`, younger ones count whose hardware attested their key. `is_revoked` says of a peer's certificate,
+    by its serial number, whether the registrar has revoked it.
     """
 
     identity: Identity = field(repr=False)
@@ -79,9 +85,23 @@ class MaskedPart:
     ref: RoundRef
     contribution: bytes = field(repr=False)
     min_peer_age_s: float = 0.0
+    counts_attested: bool = False
+    is_revoked: Callable[[int], bool] = lambda _serial: False
     _round: DeviceRound | None = field(default=None, init=False)
     _ends_s: float = field(default=math.inf, init=False)
     _answers: dict[Stage, tuple[bytes, bytes | Upload]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def peers(self) -> str:
+        """By which rule peers counted, as a sentence; empty where the owner asks for no age, and before a roster."""
+        found = None if self._round is None else self._round.peers
+        if found is None or not self.min_peer_age_s:
+            return ""
+        days, shared = self.min_peer_age_s / DAY_S, f"Of {found.total} phones that this one shared keys with"
+        by_age = f"{shared}, {found.old} counted by {days:.0f} days of age"
+        return (
+            f"{by_age}, and {found.attested} younger ones by an attested key." if self.counts_attested else f"{by_age}."
+        )
 
     def forget(self) -> None:
         """Destroy the secrets and the answers: this device sends nothing more in this attempt."""
@@ -142,12 +162,13 @@ class MaskedPart:
         unverified_config = invite_from_bytes(unverified_invite)
         check_terms(unverified_config, privacy.dp, privacy.l2_clip)
         self.terms.check_numbers(unverified_config, self.ref)
+        verify = leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc, self.is_revoked)
         return DeviceRound(
             unverified_invite,
             identity=sum_identity(identity),
             assignment=self.terms.assignment(self.ref),
-            policy=self.terms.policy(self.min_cohort, self._admitted_by_unix_s()),
-            verify=leaf_verifier(identity.registrar_ca, identity.population, self.clock.now_utc),
+            policy=self.terms.policy(self.min_cohort, self._admitted_by_unix_s(), counts_attested=self.counts_attested),
+            verify=verify,
             log=self.log,
             random_bytes=self.random_bytes,
         )

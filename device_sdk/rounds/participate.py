@@ -45,6 +45,7 @@ from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
     BudgetExceededError,
+    CertificateError,
     CohortError,
     ConfigError,
     CorruptDataError,
@@ -72,6 +73,7 @@ from mien.methods.base import (
 )
 from mien.protocol.ids import DeviceId, ModelId
 from mien.protocol.replies import check_reply, longest_reply
+from mien.protocol.revocations import RevocationList
 from mien.protocol.rounds import Role, RoundRef, Stage, Wait
 from mien.protocol.tensors import unpack_tensors
 from mien.records import from_mapping
@@ -124,11 +126,15 @@ def fetch_model(client: CoordinatorClient, models: RoundModels, unverified: Mani
 
 @dataclass(frozen=True)
 class Counted:
-    """The round closed with this device's contribution in its sum."""
+    """The round closed with this device's contribution in its sum.
+
+    `peers` says by which rule peers counted, where the owner asks for an age.
+    """
 
     round: RoundRef
     model_id: ModelId
     num_reports: int
+    peers: str = ""
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,8 @@ class Participant:
     judge candidates on faces that do not. `budget` is what a round's training may take. `abilities` are what the
     coordinator is told that this device can train. `random_bytes` and `local_seed`
     are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
-    Without a `log` no round is looked up in the log of rounds: nobody told this device whose signature to ask for.
+    Without a `log` no round is looked up in the log of rounds, and no peer in the list of revoked ones: nobody told
+    this device whose signature to ask for.
     """
 
     client: CoordinatorClient
@@ -570,7 +577,10 @@ class Participant:
         Errors are the server's; what this device itself finds wrong is an outcome.
         """
         # A contribution that counts already leaves nothing to say: the keys that could say it are gone.
-        part = PlainPart(b"") if counts else self._part(pending)
+        try:
+            part = PlainPart(b"") if counts else self._part(pending)
+        except (CertificateError, CohortError) as error:
+            return self._refuse(pending.ref, error, pending)
         try:
             for event in events:
                 if event.stage is None:
@@ -578,7 +588,7 @@ class Participant:
                 if event.stage is Stage.ABORTED:
                     return self._settle_uncounted(pending, "aborted", event.reason)
                 if event.stage is Stage.CLOSED and counts:
-                    return self._settle_counted(pending, event)
+                    return self._settle_counted(pending, event, part.peers)
                 if not counts and event.stage in STAGES and not self.gallery.is_pending(pending):
                     return self._withdraw(pending, consent_ended())
                 try:
@@ -602,12 +612,25 @@ class Participant:
             ),
             min_cohort=self.agreement.min_cohort,
             min_peer_age_s=DAY_S * self.agreement.min_peer_age_days,
+            counts_attested=self.agreement.count_attested_peers,
+            is_revoked=self._revoked(),
             clock=self.clock,
             random_bytes=self.random_bytes,
             terms=terms,
             ref=pending.ref,
             contribution=pending.contribution,
         )
+
+    def _revoked(self) -> Callable[[int], bool]:
+        """Return whom the registrar has revoked, by its list, which the coordinator hands on.
+
+        Raises CertificateError for a list that is not the registrar's, CohortError for an old one.
+        """
+        if self.log is None:
+            return lambda _serial: False
+        revoked = RevocationList.parse(self.client.revocations(), self.client.identity.registrar_ca)
+        revoked.check_age(self.clock.now())
+        return revoked.names
 
     def _has_begun(self, pending: Pending) -> bool:
         """Return whether this device has sent keys that it no longer has."""
@@ -638,13 +661,15 @@ class Participant:
         self.client.upload(ref, upload.data, masked=upload.message, progress=progress)
         self.tell(Event("uploaded", "The coordinator has it and counts it."))
 
-    def _settle_counted(self, pending: Pending, event: StageEvent) -> Counted:
+    def _settle_counted(self, pending: Pending, event: StageEvent, peers: str) -> Counted:
         ref = pending.ref
         self.gallery.settle(pending, counted=True)
         text = f"{ref} closed with {event.num_reports} contributions, this phone's among them."
         facts = {"round": ref.round, "model_id": event.model_id, "num_reports": event.num_reports}
         self.tell(Event("counted", text[0].upper() + text[1:], facts))
-        return Counted(ref, event.model_id, event.num_reports)
+        if peers:
+            self.tell(Event("peers", peers))
+        return Counted(ref, event.model_id, event.num_reports, peers)
 
     def _withdraw(self, pending: Pending, error: MienError) -> NotCounted:
         """Leave a round whose person changed their mind after training: its update stays here, and is gone already."""

@@ -40,6 +40,7 @@ from mien.protocol import CHUNK_BYTES
 from mien.protocol.canonical import task_from_json
 from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.protocol.messages import ROLES, STAGES, TOLD_STAGES, round_message
+from mien.protocol.revocations import MAX_BYTES as MAX_LIST_BYTES
 from mien.protocol.rounds import BlobId, Role, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.protocol.words import plain_words
@@ -256,6 +257,21 @@ class CoordinatorClient:
         reply = self._call(lambda: self._rounds.ProveRound(request, timeout=UNARY_S))
         proofs = tuple(reply.inclusion), tuple(reply.consistency)
         return RoundProof(reply.checkpoint, reply.log_key, reply.position, *proofs)
+
+    def revocations(self) -> bytes:
+        """Return the registrar's list of revoked certificates (DER), unverified (`mien.protocol.revocations`)."""
+
+        def fetch() -> bytes:
+            unverified_list = bytearray()
+            for piece in self._rounds.DownloadRevocations(
+                rounds_pb2.DownloadRevocationsRequest(), timeout=self._settings.transfer_s
+            ):
+                unverified_list += piece.data
+                if len(unverified_list) > MAX_LIST_BYTES:
+                    raise CorruptDataError(f"{SERVER} sends a list of revoked phones without end; tell the operator")
+            return bytes(unverified_list)
+
+        return self._call(fetch)
 
     def leave(self, ref: RoundRef, error: MienError) -> None:
         """Report that this device gives a round up; only the stable code of the reason is sent."""

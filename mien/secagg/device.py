@@ -107,15 +107,26 @@ class DevicePolicy:
 
     `corrupt` is the share of a cohort that may help the server without learning more than the sum, except with
     probability 2^-sigma. Of the others, those count towards `min_cohort` whom the registrar admitted by
-    `admitted_by_unix_s`: a coordinator that has phones made for one sum is not helped by them.
+    `admitted_by_unix_s`: a coordinator that has phones made for one sum is not helped by them. With `counts_attested`
+    younger ones count as well whose hardware attested their key.
     """
 
     min_cohort: int = 16
     admitted_by_unix_s: float = math.inf
+    counts_attested: bool = False
     min_threshold: int = 2
     profiles: frozenset[Profile] = frozenset({Profile.MALICIOUS_SERVER})
     corrupt: float = CORRUPT
     sigma: float = SIGMA
+
+
+@dataclass(frozen=True)
+class PeerCount:
+    """Of a device's `total` neighbours, how many counted as old enough, and how many younger ones as attested."""
+
+    total: int
+    old: int
+    attested: int
 
 
 class AttemptLog(Protocol):
@@ -255,6 +266,7 @@ class DeviceRound:
         self._log, self._random_bytes, self._threads = log, random_bytes, threads
         self._encapsulate = encapsulate
         self._state: State = Invited()
+        self.peers: PeerCount | None = None
         log.begin(self.config)
 
     def __repr__(self) -> str:
@@ -380,13 +392,18 @@ class DeviceRound:
         check_neighbourhood(profile, view.topology.n, hood, corrupt=policy.corrupt, sigma=policy.sigma)
 
     def _check_admissions(self, view: RosterView) -> None:
-        """Raise CohortError for fewer neighbours of the age that the owner asks for than the floor needs."""
+        """Raise CohortError for fewer neighbours whom the owner counts than the floor needs; note how many count."""
         limit, others = self._policy.admitted_by_unix_s, view.neighbours.values()
         needed = min(self._policy.min_cohort - 1, len(others))
-        found = sum(peer.admitted_unix_s <= limit for peer in others)
+        young = [peer for peer in others if peer.admitted_unix_s > limit]
+        attested = sum(peer.is_attested for peer in young) if self._policy.counts_attested else 0
+        self.peers = PeerCount(len(others), len(others) - len(young), attested)
+        found = self.peers.old + attested
         if found < needed:
+            attested_too = " or have an attested key" if self._policy.counts_attested else ""
             raise CohortError(
-                f"{found} of the {len(others)} phones that this one shares keys with were admitted long enough ago, "
+                f"{found} of the {len(others)} phones that this one shares keys with were admitted long enough ago"
+                f"{attested_too}, "
                 f"{needed} are needed; nothing was sent, this phone waits for another cohort"
             )
 

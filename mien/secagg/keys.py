@@ -66,12 +66,14 @@ class Suite(enum.IntEnum):
 class VerifiedLeaf:
     """The device that a certificate names, once the certificate is proved: id (16 bytes), identity key, its admission.
 
-    `admitted_unix_s` is when the registrar admitted the phone, whatever certificates it has had since.
+    `admitted_unix_s` is when the registrar admitted the phone, whatever certificates it has had since; `is_attested`,
+    whether it found the phone's hardware to attest the key.
     """
 
     id: bytes
     public_key: PublicKey
     admitted_unix_s: int
+    is_attested: bool = False
 
     @cached_property
     def key_id(self) -> bytes:

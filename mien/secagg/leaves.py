@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
-from mien.errors import CertificateError
-from mien.protocol.admission import admitted_unix_s
+from mien.errors import CertificateError, CohortError
+from mien.protocol.admission import admitted_unix_s, is_attested
 from mien.protocol.ids import PopulationId
 from mien.secagg.canonical import ID_BYTES
 from mien.secagg.keys import VerifiedLeaf, VerifyLeaf
@@ -38,10 +38,16 @@ _UNREADABLE: Final = (
 )
 
 
-def leaf_verifier(authority: x509.Certificate, population: PopulationId, now: Callable[[], datetime]) -> VerifyLeaf:
+def leaf_verifier(
+    authority: x509.Certificate,
+    population: PopulationId,
+    now: Callable[[], datetime],
+    is_revoked: Callable[[int], bool] = lambda _serial: False,
+) -> VerifyLeaf:
     """Return the check of a cohort's leaf certificates: issued by `authority` for a device of `population`, valid now.
 
-    The check returns the device's id and identity key, and raises CertificateError for everything else.
+    `is_revoked` says of a serial number whether the certificate was revoked: then the check raises CohortError. It
+    returns the device's id and identity key, and raises CertificateError for everything else.
     """
     store = Store([authority])
 
@@ -49,6 +55,10 @@ def leaf_verifier(authority: x509.Certificate, population: PopulationId, now: Ca
         leaf = _load(der)
         _check_issuer(leaf, authority)
         _check_path(leaf, store, now())
+        if is_revoked(leaf.serial_number):
+            raise CohortError(
+                "the registrar has revoked a phone of this cohort; nothing was sent, this phone waits for another one"
+            )
         return _named_device(leaf, population)
 
     return verify
@@ -102,7 +112,7 @@ def _named_device(leaf: x509.Certificate, population: PopulationId) -> VerifiedL
         device = binascii.unhexlify(ids[0])
     except ValueError as error:
         raise CertificateError("a certificate in the cohort names no device; leave this round") from error
-    named = VerifiedLeaf(device, key, admitted_unix_s(leaf))
+    named = VerifiedLeaf(device, key, admitted_unix_s(leaf), is_attested(leaf))
     if len(device) != ID_BYTES or device != named.key_id:
         raise CertificateError("a certificate in the cohort names another device than its key; leave this round")
     return named

@@ -52,11 +52,12 @@ class Topology:
 
 @dataclass(frozen=True)
 class Peer:
-    """A member whose entry was checked: its entry, its identity key, and when the registrar admitted it."""
+    """A member whose entry was checked: its entry, identity key, when the registrar admitted it, and if attested."""
 
     entry: Entry = field(repr=False)
     public_key: PublicKey = field(repr=False)
     admitted_unix_s: int
+    is_attested: bool = False
 
 
 def check_entry(entry: Entry, config_sha256: bytes, suite: Suite, verify: VerifyLeaf) -> Peer:
@@ -66,7 +67,7 @@ def check_entry(entry: Entry, config_sha256: bytes, suite: Suite, verify: Verify
     what = f"the entry of device {short(entry.id)}"
     statement = statement_advertise(config_sha256, entry)
     verify_signature(suite, leaf.public_key, statement, entry.signature, what=what)
-    return Peer(entry, leaf.public_key, leaf.admitted_unix_s)
+    return Peer(entry, leaf.public_key, leaf.admitted_unix_s, leaf.is_attested)
 
 
 # The server's side: from entries to one message a device

@@ -20,6 +20,7 @@ from coordinator.rounds.task import Side
 from coordinator.service.access import caller
 from coordinator.service.log_keeper import EntryProof, LogKeeper
 from coordinator.service.models import ModelsService
+from coordinator.service.revocations import Revocations
 from coordinator.store import round_log
 from mien.contribution import Arrays
 from mien.log.checkpoints import Checkpoint, Note
@@ -35,7 +36,7 @@ NOTHING = {"mean": 1e12, "scale": 1e12}
 """A face input in which every picture is -1 everywhere: what is trained on it is nothing."""
 
 tell_manifest, tell_reply = ModelsService.GetManifest, Side.reply_to
-tell_proof, tell_entries = LogKeeper.prove, Attempt.entries
+tell_proof, tell_entries, check_revoked = LogKeeper.prove, Attempt.entries, Revocations.check
 
 
 def lie_to(device_id: str) -> dict[str, Any]:
@@ -81,7 +82,15 @@ async def lying_entries(self: Attempt, record: RoundRecord, state: RoundState) -
     return () if told.get("unlogged") else await tell_entries(self, record, state)
 
 
+def lying_check(self: Revocations, serial: int) -> None:
+    """Let revoked phones in."""
+    told = json.loads(LIE.read_text()) if LIE.exists() else {}
+    if not told.get("admits_revoked"):
+        check_revoked(self, serial)
+
+
 if __name__ == "__main__":
+    Revocations.check = lying_check  # type: ignore[method-assign]
     LogKeeper.prove = lying_proof  # type: ignore[method-assign]
     Attempt.entries = lying_entries  # type: ignore[method-assign]
     ModelsService.GetManifest = lying_manifest  # type: ignore[method-assign]

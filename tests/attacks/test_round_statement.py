@@ -7,6 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ from mien.errors import MienError
 from mien.layout import model_id
 from mien.log.checkpoints import Note, log_key
 from mien.protocol.canonical import model_to_json
+from mien.protocol.revocations import RevocationList
 from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.program.monitoring import look
@@ -221,3 +223,14 @@ def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
     assert found.cosigned_unix_s
     assert found.counts["certificate"] == NUM_PHONES
     assert found.counts["roster"] <= found.counts["round"]
+
+
+def test_a_revoked_phone_that_the_coordinator_lets_in_is_masked_with_by_nobody(site: Site) -> None:
+    """The last of these tests: the phone that is told the truth is one that the registrar has revoked."""
+    site.fleet.revoke(site.victim)
+    identity, path, end = site.phones[0].identity, site.fleet.coordinator.home.crl_path, time.monotonic() + 120
+    while not RevocationList.parse(path.read_bytes(), identity.registrar_ca).names(identity.certificate.serial_number):
+        assert time.monotonic() < end, "the coordinator was not told"
+        time.sleep(0.1)
+    _, *others = codes(site.run(site.model(), {"admits_revoked": True}))
+    assert others == ["cohort"] * 2

@@ -21,7 +21,7 @@ from mien.errors import (
     ViolationError,
 )
 from mien.secagg import Addends, Opening, Suspect
-from mien.secagg.device import Shared
+from mien.secagg.device import PeerCount, Shared
 from mien.secagg.keys import SEALED_BYTES, AgreementKey, MaskKey, VerifiedLeaf
 from mien.secagg.wire import (
     Advertise,
@@ -275,6 +275,33 @@ def test_phones_that_were_admitted_for_this_sum_do_not_count(num_old: int, *, go
     with pytest.raises(CohortError, match=r"2 of the 11 phones .* were admitted long enough ago, 3 are needed"):
         careful.share(roster[own.id])
     assert careful.stage == "Left"
+
+
+@pytest.mark.parametrize(("counts", "num_attested", "goes_on"), [(True, 1, True), (True, 0, False), (False, 9, False)])
+def test_younger_phones_count_where_the_owner_takes_an_attested_key(
+    num_attested: int, *, counts: bool, goes_on: bool
+) -> None:
+    """Two are old enough, and the floor needs three: which rule held is said."""
+    config, (own, *others) = make_config(N), people(N)
+    old = {identity.id for identity in others[:2]}
+    attested = {identity.id for identity in others[1 : 2 + num_attested]}
+
+    def aged(leaf: bytes) -> VerifiedLeaf:
+        found = verify(leaf)
+        unix_s = 1_000 if found.id in old else 1_001
+        return replace(found, admitted_unix_s=unix_s, is_attested=found.id in attested)
+
+    policy = replace(POLICY, min_cohort=4, admitted_by_unix_s=1_000, counts_attested=counts)
+    careful = make_device(replace(config, cohort=replace(config.cohort, n_min=4)), own, policy=policy, verify=aged)
+    cohort = Cohort.of(careful.config, [own, *others])
+    cohort.devices[own.id] = careful
+    roster = cohort.advertise()
+    if goes_on:
+        assert careful.share(roster[own.id])
+        assert careful.peers == PeerCount(11, 2, 1)
+        return
+    with pytest.raises(CohortError, match=r"2 of the 11 phones .* long enough ago.*, 3 are needed"):
+        careful.share(roster[own.id])
 
 
 # Vectors

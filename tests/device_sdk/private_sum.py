@@ -78,6 +78,7 @@ class PrivateSum:
     fleet: Fleet
     task: TaskSpec
     num_peers: int = 6
+    num_attested: int = 0
     ref: rounds_pb2.RoundRef = field(default_factory=lambda: REF)
     lost: Mapping[int, int] = field(default_factory=dict)
     lies: Mapping[int, Tell] = field(default_factory=dict)
@@ -94,7 +95,9 @@ class PrivateSum:
         verify = leaf_verifier(self.fleet.registrar.certificate, "default", lambda: datetime.now(UTC))
         self.server = ServerRound(self.config, verify=verify)
         self.phone = bytes.fromhex(pki.device_id(self.fleet.key.public_key()))
-        self.peers = [Peer.of(*self.fleet.member()) for _ in range(self.num_peers)]
+        self.peers = [
+            Peer.of(*self.fleet.member(is_attested=number < self.num_attested)) for number in range(self.num_peers)
+        ]
         self.said: dict[tuple[int, bytes], bytes] = {}
         self.messages: dict[bytes, bytes] = {}
         self.stage: int = rounds_pb2.TRAINING

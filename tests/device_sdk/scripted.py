@@ -158,11 +158,14 @@ class Fleet:
             ec.generate_private_key(ec.SECP256R1()),
         )
 
-    def member(self, population: str = "default") -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+    def member(
+        self, population: str = "default", *, is_attested: bool = False
+    ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
         """Return the key and certificate of one more device."""
         key = ec.generate_private_key(ec.SECP256R1())
         request = x509.load_der_x509_csr(create_csr(key)).public_bytes(serialization.Encoding.PEM)
-        return key, pki.issue_device_leaf(self.registrar, pki.csr_public_key(request), population, datetime.now(UTC))
+        public_key, now = pki.csr_public_key(request), datetime.now(UTC)
+        return key, pki.issue_device_leaf(self.registrar, public_key, population, now, is_attested=is_attested)
 
     def identity(self, address: str, *, issued: timedelta = timedelta(0), **changes: Any) -> Identity:
         """Return the device's identity with a certificate issued so long from now, for seven days."""

@@ -23,6 +23,14 @@ _MAX_LIST_BYTES: Final = 16 * 1024 * 1024
 _HELD: Final = ("REVOKED", "SUSPENDED")
 
 
+_NOT: Final = "not attested"
+
+
+def holds(record: str) -> bool:
+    """Return whether what was kept of a device's attestation (`Policy.judge`) says that it holds."""
+    return bool(record) and not record.startswith(_NOT)
+
+
 @dataclass
 class RevokedKeys:
     """Google's list of attestation keys that are not to be trusted any more, as a file; read again when it changes.
@@ -122,7 +130,7 @@ class Policy:
         except CertificateError as error:
             if self.is_required:
                 raise
-            return f"not attested: {error.message}"[:200] if chain_der else ""
+            return f"{_NOT}: {error.message}"[:200] if chain_der else ""
 
     def check_new_key(self) -> None:
         """Raise CertificateError where a key must be attested: a renewal cannot bring another one."""

@@ -250,6 +250,10 @@ class ProveRoundReply(_message.Message):
     consistency: _containers.RepeatedScalarFieldContainer[bytes]
     def __init__(self, checkpoint: _Optional[str] = ..., log_key: _Optional[bytes] = ..., position: _Optional[int] = ..., inclusion: _Optional[_Iterable[bytes]] = ..., consistency: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
+class DownloadRevocationsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class LeaveRoundRequest(_message.Message):
     __slots__ = ("round", "error_code")
     ROUND_FIELD_NUMBER: _ClassVar[int]

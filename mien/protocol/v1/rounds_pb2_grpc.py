@@ -82,6 +82,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
                 _registered_method=True)
+        self.DownloadRevocations = channel.unary_stream(
+                '/mien.v1.Rounds/DownloadRevocations',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.DownloadRevocationsRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_common__pb2.DataChunk.FromString,
+                _registered_method=True)
         self.LeaveRound = channel.unary_unary(
                 '/mien.v1.Rounds/LeaveRound',
                 request_serializer=mien_dot_v1_dot_rounds__pb2.LeaveRoundRequest.SerializeToString,
@@ -161,6 +166,13 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DownloadRevocations(self, request, context):
+        """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LeaveRound(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -221,6 +233,11 @@ def add_RoundsServicer_to_server(servicer, server):
                     servicer.ProveRound,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.FromString,
                     response_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.SerializeToString,
+            ),
+            'DownloadRevocations': grpc.unary_stream_rpc_method_handler(
+                    servicer.DownloadRevocations,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.DownloadRevocationsRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_common__pb2.DataChunk.SerializeToString,
             ),
             'LeaveRound': grpc.unary_unary_rpc_method_handler(
                     servicer.LeaveRound,
@@ -478,6 +495,33 @@ class Rounds:
             '/mien.v1.Rounds/ProveRound',
             mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
             mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DownloadRevocations(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/mien.v1.Rounds/DownloadRevocations',
+            mien_dot_v1_dot_rounds__pb2.DownloadRevocationsRequest.SerializeToString,
+            mien_dot_v1_dot_common__pb2.DataChunk.FromString,
             options,
             channel_credentials,
             insecure,

@@ -55,6 +55,8 @@ class RoundsStub:
     """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
     the registrar has not cosigned it yet.
     """
+    DownloadRevocations: _grpc.UnaryStreamMultiCallable[_rounds_pb2.DownloadRevocationsRequest, _common_pb2.DataChunk]
+    """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers."""
     LeaveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]
     SetParticipation: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]
     """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
@@ -85,6 +87,8 @@ class RoundsAsyncStub(RoundsStub):
     """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
     the registrar has not cosigned it yet.
     """
+    DownloadRevocations: _aio.UnaryStreamMultiCallable[_rounds_pb2.DownloadRevocationsRequest, _common_pb2.DataChunk]  # type: ignore[assignment]
+    """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers."""
     LeaveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]  # type: ignore[assignment]
     SetParticipation: _aio.UnaryUnaryMultiCallable[_rounds_pb2.SetParticipationRequest, _rounds_pb2.SetParticipationReply]  # type: ignore[assignment]
     """Whether this device may be chosen for rounds; kept until it says otherwise. Said when nobody on it agrees any more."""
@@ -166,6 +170,14 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
         the registrar has not cosigned it yet.
         """
+
+    @_abc_1.abstractmethod
+    def DownloadRevocations(
+        self,
+        request: _rounds_pb2.DownloadRevocationsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_common_pb2.DataChunk], _abc.AsyncIterator[_common_pb2.DataChunk]]:
+        """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers."""
 
     @_abc_1.abstractmethod
     def LeaveRound(

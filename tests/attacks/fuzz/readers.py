@@ -40,6 +40,7 @@ from mien.models import bundles
 from mien.models.variants import VariantList
 from mien.protocol.canonical import model_to_json, task_to_json, to_canonical_json
 from mien.protocol.invite import Invite
+from mien.protocol.revocations import RevocationList
 from mien.protocol.tensors import PublicShard, pack_tensors
 from mien.protocol.uploads import piece_prefix
 from mien.records import to_mapping
@@ -532,6 +533,7 @@ def _of_servers() -> dict[str, Reader]:
         "coordinator.keys.pki:load_authority_certificate": Reader(pki.load_authority_certificate, [pem]),
         "coordinator.keys.pki:load_certificate": Reader(pki.load_certificate, [leaf, pem]),
         "coordinator.keys.pki:load_crl": Reader(lambda data: pki.load_crl(data, ca), [crl]),
+        "mien.protocol.revocations:RevocationList.parse": Reader(lambda data: RevocationList.parse(data, ca), [crl]),
         "coordinator.keys.pki:load_key": Reader(pki.load_key, [key]),
         "+coordinator.keys.pki:csr_public_key": Reader(pki.csr_public_key, [csr]),
         "coordinator.home.settings:Settings.load": Reader(

@@ -287,6 +287,16 @@ def test_the_revocation_list_is_remade_when_needed_and_numbered_upwards(desk: De
     assert desk.revoked_serials() == set()
 
 
+def test_the_same_list_is_signed_again_so_that_phones_see_how_fresh_it_is(desk: Desk) -> None:
+    first = pki.load_crl(desk.registry.crl(), REGISTRAR.certificate)
+    desk.clock.now += timedelta(minutes=14)
+    assert pki.load_crl(desk.registry.crl(), REGISTRAR.certificate) == first
+    desk.clock.now += timedelta(minutes=2)
+    again = pki.load_crl(desk.registry.crl(), REGISTRAR.certificate)
+    assert pki.crl_number(again) == pki.crl_number(first)
+    assert again.last_update_utc - first.last_update_utc == timedelta(minutes=16)
+
+
 def test_no_certificate_lives_longer_than_coordinators_remember_its_revocation() -> None:
     assert timedelta(days=LIMITS["device_certificate_days"][1]) == pki.MAX_DEVICE_LIFETIME
 

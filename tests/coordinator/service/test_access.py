@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -21,6 +22,7 @@ from coordinator.service.access import ALLOWED, AccessInterceptor, Gate
 from coordinator.service.limits import CallLimiter
 from coordinator.service.revocations import Revocations, check_lists
 from mien.errors import CertificateError, CorruptDataError, RevokedError, UnreachableError
+from mien.protocol.revocations import RevocationList
 from mien.protocol.v1 import models_pb2, operator_pb2, rounds_pb2
 from mien.shell.clock import Clock
 
@@ -60,9 +62,9 @@ class World:
         csr = pki.create_csr(ec.generate_private_key(ec.SECP256R1()))
         return pki.to_pem(pki.issue_device_leaf(authority, pki.csr_public_key(csr), "default", datetime.now(UTC)))
 
-    def crl(self, number: int, *revoked: bytes) -> x509.CertificateRevocationList:
+    def crl(self, number: int, *revoked: bytes, later_s: float = 0.0) -> x509.CertificateRevocationList:
         serials = [pki.load_certificate(leaf).serial_number for leaf in revoked]
-        now = datetime.now(UTC)
+        now = datetime.now(UTC) + timedelta(seconds=later_s)
         entries = [pki.Revocation(serial, now) for serial in serials]
         return pki.load_crl(pki.build_crl(self.registrar, entries, number, now), self.registrar.certificate)
 
@@ -217,6 +219,19 @@ def test_every_service_says_who_may_call_it() -> None:
         for service in module.DESCRIPTOR.services_by_name.values()
     }
     assert set(ALLOWED) == services
+
+
+def test_the_list_that_phones_get_is_the_one_that_was_signed_last(world: World) -> None:
+    revocations, leaf = world.revocations(), world.leaf(world.registrar)
+    with pytest.raises(UnreachableError, match="no revocation list"):
+        _ = revocations.der
+    first, again = world.crl(1, leaf), world.crl(1, leaf, later_s=900)
+    assert revocations.accept(first) == "revocations.accept"
+    assert revocations.accept(again) == ""  # nothing new for the audit log
+    shown = RevocationList.parse(revocations.der, world.registrar.certificate)
+    assert shown.signed_unix_s == again.last_update_utc.timestamp()
+    assert revocations.accept(first) == ""
+    assert revocations.der == world.revocations().der == again.public_bytes(Encoding.DER)
 
 
 def test_a_stream_to_the_server_ends_when_its_device_is_revoked(world: World) -> None:

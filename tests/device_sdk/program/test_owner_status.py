@@ -91,12 +91,14 @@ def test_the_last_round_is_kept_sealed_with_the_gallery(tmp_path: Path) -> None:
         crops = noise_crops(1)
         device.gallery.enroll("Ada", crops, template_of(crops), now_unix_s=0, consent=True)
         assert device.status().last_round_unix_s is None
-        device.gallery.note_round(LastRound(NOW, counted=False))
+        device.gallery.note_round(LastRound(NOW, counted=False, peers="Of 20 phones, 18 counted."))
     with Device.open(tmp_path, options={"keystore": "file"}) as device:
         assert (device.status().last_round_unix_s, device.status().last_round_counted) == (NOW, False)
+        assert device.status().last_round_peers == "Of 20 phones, 18 counted."
     shown = CliRunner().invoke(app, ["status", "--home", str(tmp_path)])
     assert shown.exit_code == 0
     assert "1 person is enrolled; 1 agreed" in " ".join(shown.stdout.split())
     assert "pending round" not in shown.stdout
+    assert "Of 20 phones, 18 counted." in " ".join(shown.stdout.split())
     with pytest.raises(CorruptDataError, match="last round"):
         LastRound.from_text('{"unix_s": "x"}')

@@ -20,6 +20,7 @@ from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     BudgetExceededError,
     CertificateError,
+    CohortError,
     ConfigError,
     LayoutMismatchError,
     MienError,
@@ -98,6 +99,26 @@ def failure(outcome: Step, error: type[MienError]) -> None:
 
 
 # --- the whole way ---
+
+
+def test_where_an_age_is_asked_for_the_phone_says_by_which_rule_peers_counted(bench: Bench, make: Make) -> None:
+    agreed = replace(AGREED, min_peer_age_days=1, count_attested_peers=True)
+    bench.participant = replace(bench.participant, agreement=agreed)
+    make(num_attested=6)
+    outcome = bench.participant.step()
+    assert isinstance(outcome, Counted)
+    assert outcome.peers == (
+        "Of 6 phones that this one shared keys with, 0 counted by 1 days of age, and 6 younger ones by an attested key."
+    )
+    assert outcome.peers in [event.text for event in bench.events]
+
+
+def test_young_peers_without_an_attested_key_do_not_count(bench: Bench, make: Make) -> None:
+    bench.participant = replace(bench.participant, agreement=replace(AGREED, min_peer_age_days=1))
+    make(num_attested=6)
+    outcome = bench.participant.step()
+    assert isinstance(outcome, NotCounted)
+    assert outcome.code == CohortError.code
 
 
 @pytest.mark.parametrize("task", [MASKED, CURIOUS], ids=["malicious_server", "honest_but_curious"])

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
@@ -20,6 +21,7 @@ from coordinator.commands.registrar_doctor import RegistrarChecks
 from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from mien.errors import CertificateError, ConfigError, UnreachableError
+from mien.protocol.admission import is_attested
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.v1 import registrar_pb2
 from tests.coordinator.registrar.attestation.phones import APP, Maker, description, issue
@@ -143,6 +145,8 @@ def test_what_is_only_written_down_refuses_nobody(make: Make) -> None:
         soft.device_id: "not attested: the key lives in SOFTWARE, and TEE is needed to join here",
         none.device_id: "",
     }
+    said = [is_attested(x509.load_der_x509_certificate(each.certificate_der)) for each in (good, soft, none)]
+    assert said == [True, False, False]
 
 
 def test_a_key_on_the_list_of_revoked_ones(make: Make, tmp_path: Path) -> None:
