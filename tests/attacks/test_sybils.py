@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
+import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -16,8 +17,9 @@ from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
 from mien.errors import MienError, RateLimitedError, UnreachableError
-from mien.protocol.v1 import registrar_pb2
+from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
+from tests.integration.real_fleet import real_fleet
 
 ASKED = registrar_pb2.CreateInviteRequest(population="default")
 
@@ -83,3 +85,20 @@ def test_invites_are_rationed_and_each_is_in_the_audit_log(tmp_path: Path) -> No
     made = [entry for entry in entries if entry.action == "invite.make"]
     left = [(entry.actor, json.loads(entry.detail_json)["left_today"]) for entry in made]
     assert left == [("registrar", 2), ("registrar", 1), ("registrar", 0)]
+
+
+def test_the_folder_of_a_running_coordinator_makes_no_phone(tmp_path: Path) -> None:
+    """p02 with both servers as processes: each key with each certificate, at both ports."""
+    with real_fleet(tmp_path) as fleet:
+        folder, host = fleet.coordinator.home.folder, fleet.registrar.resolve().config
+        files = [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+        keys = [data for data in files if b"PRIVATE KEY" in data]
+        chains = [data for data in files if data.startswith(b"-----BEGIN CERTIFICATE")]
+        assert len(keys) >= 2
+        assert len(chains) >= 3
+        root = pki.to_pem(fleet.registrar.ca())
+        for address, (chain, key) in product((host.admin_address, host.address), product(chains, keys)):
+            tls = grpc.ssl_channel_credentials(root, key, chain)
+            with grpc.secure_channel(address, tls) as channel, pytest.raises(grpc.RpcError):
+                registrar_pb2_grpc.RegistrarAdminStub(channel).CreateInvite(ASKED, timeout=20)
+        assert fleet.invite("default").startswith("mien://join")

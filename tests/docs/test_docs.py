@@ -66,6 +66,21 @@ def test_every_place_and_link_exists(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+def test_every_adversary_has_a_test_that_exists() -> None:
+    """Its places are looked up by the test above; here each row has to name one, and the tests are under tests/."""
+    text = (ROOT / "docs/threat-model.md").read_text(encoding="utf-8")
+    table = text.partition("## Adversaries")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    assert rows[0] == ["adversary", "asset", "what holds", "test", "what does not"]
+    assert len(rows) > 30
+    for adversary, asset, holds, tests, _ in rows[2:]:
+        found = PLACE.findall(tests)
+        assert found, f"no test: {adversary}"
+        assert all(file.startswith("tests/") and name.rpartition(".")[2].startswith("test_") for file, name in found)
+        assert asset, adversary
+        assert holds, adversary
+
+
 def java_definitions(path: Path) -> set[str]:
     """Return the names of the methods of a Java file's outermost class: what stands one level in, before a bracket."""
     return set(re.findall(r"^    (?=\w)(?:[\w<>\[\],.? ]+ )?(\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE))
