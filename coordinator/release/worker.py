@@ -25,18 +25,21 @@ def import_model(
     out: Path,
     *,
     adapter: bool = False,
+    gate: Path | None = None,
     graphs: bool = False,
     int8_faces: Path | None = None,
     aligned: bool = False,
 ) -> dict[str, Any]:
     """Have a public model file unpacked: `out` gets model.json (canonical) and theta.f32 (little-endian float32).
 
-    `adapter` puts a linear adapter behind it, of which nothing else is trained by default. With `graphs` it gets the
-    graphs of phones without torch, with `int8_faces` (a folder, of crops where `aligned`) an int8 variant; `source` may
-    then be a model folder, too. Returns what was made.
+    `adapter` puts a linear adapter behind it, of which nothing else is trained by default; `gate` (a folder of faces of
+    the model's own population, of crops where `aligned`) one that is for another population alone. With `graphs` it
+    gets the graphs of phones without torch, with `int8_faces` (a folder, of crops where `aligned`) an int8 variant;
+    `source` may then be a model folder, too. Returns what was made.
     """
     flags = [f"--{name}" for name, is_on in {"adapter": adapter, "graphs": graphs, "aligned": aligned}.items() if is_on]
-    faces = [] if int8_faces is None else ["--int8-faces", str(int8_faces)]
+    folders = {"--gate": gate, "--int8-faces": int8_faces}
+    faces = [word for name, folder in folders.items() if folder is not None for word in (name, str(folder))]
     made = _object(_run(["import", str(source), "--out", str(out), *flags, *faces]))
     for name in ("model.json", "theta.f32"):
         if not (out / name).is_file():

@@ -30,8 +30,10 @@ _STEP_MB: Final[Mapping[str, Mapping[str, float]]] = MappingProxyType(
         "mobilefacenet_folded": _OF_MOBILEFACENET,
         "mobilefacenet192": _OF_MOBILEFACENET,
         "mobilefacenet192_adapter": _OF_MOBILEFACENET,
+        "mobilefacenet192_gate": _OF_MOBILEFACENET,
         "sface": _OF_SFACE,
         "sface_adapter": _OF_SFACE,
+        "sface_gate": _OF_SFACE,
     }
 )
 """Memory of a step for an image of 112 x 112, by the first stage that it trains; between two, the earlier's."""

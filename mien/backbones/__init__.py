@@ -1,8 +1,8 @@
 """Face recognition backbones in torch, all of one shape: see `Backbone`.
 
 `build_backbone(name)` makes any of `BACKBONES`; `layout_of`, `theta_of` and `load_theta` go between a backbone and its
-flat vector. Phones use `mobilefacenet_folded`, `mobilefacenet192`, `sface` and the latter two with an adapter; the
-others are for servers and simulation. `mien.backbones.importers` reads public model files.
+flat vector. Phones use `mobilefacenet_folded`, `mobilefacenet192`, `sface` and the latter two with an adapter or a
+gate; the others are for servers and simulation. `mien.backbones.importers` reads public model files.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 from mien.backbones._base import Backbone, initialised_from
 from mien.backbones.adapter import build_adapted
 from mien.backbones.flat import fold_batch_norm, layout_of, load_tensors, load_theta, theta_of
+from mien.backbones.gate import build_gated
 from mien.backbones.iresnet import build_iresnet
 from mien.backbones.mobilefacenet import build_mobilefacenet, build_mobilefacenet192
 from mien.backbones.resnet34 import build_resnet34
@@ -54,8 +55,10 @@ _BUILDERS: Final[Mapping[str, Callable[[FaceInputSpec], Backbone]]] = {
     "mobilefacenet_folded": partial(build_mobilefacenet, folded=True),
     "mobilefacenet192": build_mobilefacenet192,
     "mobilefacenet192_adapter": partial(build_adapted, base=build_mobilefacenet192),
+    "mobilefacenet192_gate": partial(build_gated, base=build_mobilefacenet192),
     "sface": build_sface,
     "sface_adapter": partial(build_adapted, base=build_sface),
+    "sface_gate": partial(build_gated, base=build_sface),
     "sphereface20": partial(build_sphereface, depth=20),
     "sphereface64": partial(build_sphereface, depth=64),
     **{f"iresnet{depth}": partial(build_iresnet, depth=depth) for depth in (18, 34, 50, 100)},
@@ -66,8 +69,10 @@ _FOR_PHONES: Final = (
     "mobilefacenet_folded",
     "mobilefacenet192",
     "mobilefacenet192_adapter",
+    "mobilefacenet192_gate",
     "sface",
     "sface_adapter",
+    "sface_gate",
 )
 
 BACKBONES: Final[Mapping[str, BackboneEntry]] = MappingProxyType(

@@ -8,19 +8,20 @@ takes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from mien.backbones import BACKBONES, Backbone, build_backbone, layout_of, load_theta, theta_of
+from mien.backbones import BACKBONES, Backbone, adapter, build_backbone, gate, layout_of, load_theta, theta_of
 from mien.backbones._graph import Array64, Walk
 from mien.backbones._onnx import read_onnx
 from mien.backbones._tflite import MAGIC as TFLITE_MAGIC
 from mien.backbones._tflite import read_tflite
 from mien.backbones._units import ConvUnit, EmbeddingHead
-from mien.backbones.adapter import SUFFIX
 from mien.backbones.mobilefacenet import Bottleneck
 from mien.backbones.sface import BLOCKS, STEM_CHANNELS
 from mien.errors import ConfigError
@@ -75,17 +76,41 @@ def with_adapter(model: ImportedModel) -> ImportedModel:
 
     Raises ConfigError for a backbone that has no form with an adapter.
     """
-    name = model.spec.backbone + SUFFIX
+    return _extended(model, adapter.SUFFIX, "an adapter", model.spec.input.dim)
+
+
+def with_gate(model: ImportedModel, population: Mapping[str, NDArray[np.float32]]) -> ImportedModel:
+    """Return the model with a closed gate behind it, of which the adapter alone is made anew; it embeds as before.
+
+    `population` are the tensors that `mien.methods.gate.population_of` gives of people whom the model was made for.
+    Raises ConfigError for a backbone that has no form with a gate.
+    """
+    found = _extended(model, gate.SUFFIX, "a gate", 2 * model.spec.input.dim + 1)
+    layout = found.layout
+    for name, values in population.items():
+        found.theta[layout.offsets[name] : layout.offsets[name] + layout.sizes[name]] = values.reshape(-1)
+    return found
+
+
+def _extended(model: ImportedModel, suffix: str, what: str, dim: int) -> ImportedModel:
+    """Return the model in the form that begins with its own stages and bears `suffix`."""
+    name = model.spec.backbone + suffix
     if name not in BACKBONES:
         raise ConfigError(
-            f"backbone {model.spec.backbone} has no form with an adapter; those that have: "
-            f"{', '.join(each.removesuffix(SUFFIX) for each in BACKBONES if each.endswith(SUFFIX))}"
+            f"backbone {model.spec.backbone} has no form with {what}; those that have: "
+            f"{', '.join(each.removesuffix(suffix) for each in BACKBONES if each.endswith(suffix))}"
         )
-    backbone = build_backbone(name, model.spec.input)
+    backbone = build_backbone(name, replace(model.spec.input, dim=dim))
     layout = layout_of(backbone)
     theta = theta_of(backbone)
-    theta[: model.layout.size] = model.theta  # the adapter is the last stage, and folded nets have no buffers
-    spec = replace(model.spec, backbone=name, layout_sha256=layout.sha256, trainable=backbone.default_trainable)
+    theta[: model.layout.size] = model.theta  # new stages are the last ones, and folded nets have no buffers
+    spec = replace(
+        model.spec,
+        backbone=name,
+        layout_sha256=layout.sha256,
+        input=backbone.input_spec,
+        trainable=backbone.default_trainable,
+    )
     return ImportedModel(spec, layout, theta)
 
 

@@ -28,6 +28,8 @@ MARGIN: Final = 0.95
 OWN: Final = "own"
 """Name of the task's model as it is among the candidates."""
 _SEED: Final = 53
+_ROLLS: Final = 10
+"""Comparisons of each drawn picture with another person's: at a rate of 1e-3 200 of them are false matches."""
 
 
 def drawn_pairs(mean_D: Floats, within_DD: Floats, between_DD: Floats) -> tuple[Floats, Floats]:
@@ -51,6 +53,13 @@ def predicted_eer(pairs: tuple[Floats, Floats], weight_DD: Floats, bias_D: Float
     first, second = (normalise(each @ weight_DD.T + bias_D) for each in pairs)
     mated, non_mated = ((first * other).sum(axis=1) for other in (second, np.roll(second, 1, axis=0)))
     return equal_error_rate(det_curve(Comparisons(mated, non_mated))).value
+
+
+def predicted_level(pairs: tuple[Floats, Floats], weight_DD: Floats, bias_D: Floats, fmr: float) -> float:
+    """Return the cosine that a share `fmr` of two people's drawn pictures reaches behind an affine map."""
+    first, second = (normalise(each @ weight_DD.T + bias_D) for each in pairs)
+    non_mated = np.concatenate([(first * np.roll(second, by, axis=0)).sum(axis=1) for by in range(1, _ROLLS + 1)])
+    return float(np.quantile(non_mated, 1 - fmr))
 
 
 def best_of(predicted: Mapping[str, float]) -> str:

@@ -5,7 +5,8 @@ themselves, and how the features of one person scatter. From the sum over a coho
 that holds people apart and one person's pictures together, in closed form: the parameters of the adapter.
 
 The model is frozen, so sums of any cohorts add up: the rounds of a task are cohorts whose phones count once, and each
-round's map is that of all cohorts so far.
+round's map is that of all cohorts so far. A model with a gate (`mien.methods.gate`) keeps its own population beside
+phones', whose moments say whose a picture is.
 
     phone   m_i = 1/n_i sum_j x_ij,  W_i = sum_j (x_ij - m_i)(x_ij - m_i)' / (n_i - 1) where n_i > 1
             adds 1, [n_i > 1], 1/n_i, m_i, m_i m_i' and W_i of each person i
@@ -48,7 +49,8 @@ from mien.methods.base import (
     Runtime,
     ServerState,
 )
-from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer
+from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer, predicted_level
+from mien.methods.gate import GATE, LEVEL_FMR, POPULATION, closed, opened
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
 from mien.secagg.config import CohortTerms
@@ -62,6 +64,7 @@ SECOND: Final = "second"
 WITHIN: Final = "within"
 REVEALS: Final = "class_moment"
 ADAPTER: Final = ("adapter.weight", "adapter.bias")
+GATED: Final = (*ADAPTER, *GATE)
 
 _NOISED: Final[Mapping[str, Mapping[str, float]]] = {
     "centre": {COUNTS: 0.02, MEAN: 0.98, SECOND: 0.0, WITHIN: 0.0},
@@ -208,11 +211,12 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     Raises ConfigError for a task that trains another part than the adapter, so that its features would not stay.
     """
     options = options_of(task)
-    if dim_of(part) != dim:
-        raise ConfigError(f"the adapter maps {dim_of(part)} numbers and the model's embeddings have {dim}")
-    if options.form == "lda" and options.rank >= dim:
-        raise ConfigError(f"options.rank is {options.rank}; with {dim} features it must be below that, or take wccn")
-    return _layout(dim)
+    own = dim_of(part)
+    if dim != (2 * own + 1 if is_gated(part) else own):
+        raise ConfigError(f"the adapter maps {own} numbers and the model's embeddings have {dim}")
+    if options.form == "lda" and options.rank >= own:
+        raise ConfigError(f"options.rank is {options.rank}; with {own} features it must be below that, or take wccn")
+    return _layout(own)
 
 
 def _layout(dim: int) -> ContributionLayout:
@@ -222,12 +226,17 @@ def _layout(dim: int) -> ContributionLayout:
 
 def dim_of(part: ParameterPart) -> int:
     """Return D of an adapter's part; raises ConfigError for any other, whose training would change the features."""
-    if part.names != ADAPTER:
+    if part.names not in (ADAPTER, GATED):
         raise ConfigError(
             "method statistics needs a model that is frozen but for its adapter, and the trained part is "
             f"{', '.join(part.names[:3])}: import the model with --adapter, and set trainable to ['adapter.*']"
         )
     return part.layout.sizes[ADAPTER[1]]
+
+
+def is_gated(part: ParameterPart) -> bool:
+    """True for the adapter of a model with a gate, whose embeddings have the recogniser's own from D to 2 D."""
+    return part.names == GATED
 
 
 # The device half.
@@ -238,6 +247,9 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     options = options_of(inp.task)
     layout = contribution_layout(inp.task, inp.part, inp.dim)
     features_ND = runtime.features(frozen(inp.part, inp.theta), inp.crops).astype(np.float64)
+    dim = dim_of(inp.part)
+    if is_gated(inp.part):
+        features_ND = features_ND[:, dim : 2 * dim]
     length_N1 = np.linalg.norm(features_ND, axis=1, keepdims=True)
     if float(np.median(length_N1)) > options.longest:
         raise ConfigError(
@@ -249,8 +261,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     people = np.unique(labels)
     if len(people) > options.max_people:
         people = np.random.default_rng(inp.seed).choice(people, options.max_people, replace=False)
-    sums = {name: np.zeros(lane) for name, lane in ((COUNTS, 3), (MEAN, inp.dim))}
-    sums |= {name: np.zeros(packed_size(inp.dim)) for name in (SECOND, WITHIN)}
+    sums = {name: np.zeros(lane) for name, lane in ((COUNTS, 3), (MEAN, dim))}
+    sums |= {name: np.zeros(packed_size(dim)) for name in (SECOND, WITHIN)}
     for person in people:
         for name, values in person_addends(x_ND[labels == person], options.within_clip).items():
             sums[name] += values
@@ -275,8 +287,14 @@ def person_addends(x_ND: Matrix, within_clip: float) -> dict[str, NDArray[np.flo
 
 
 def frozen(part: ParameterPart, theta: Vector) -> Vector:
-    """Return the model whose adapter does nothing: sums of its features are the same whatever was adapted before."""
-    neutral = _adapter(np.eye(dim_of(part)), np.zeros(dim_of(part)))
+    """Return the model whose adapter does nothing: sums of its features are the same whatever was adapted before.
+
+    A gate is closed.
+    """
+    dim = dim_of(part)
+    neutral = _adapter(np.eye(dim), np.zeros(dim))
+    if is_gated(part):
+        neutral = np.concatenate([neutral, closed(dim)])
     return theta if np.array_equal(part.gather(theta), neutral) else part.scatter(theta, neutral)
 
 
@@ -334,7 +352,11 @@ def server_step(
             options, evidence = _chosen(options, earlier, cohort, own, dim, (before, noise))
         moments = moments_of(total, options, dim, noise * math.sqrt(state.rounds + 1))
         weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
-        theta = part.scatter(theta, _adapter(weight_DD, -weight_DD @ mean_D))
+        values = _adapter(weight_DD, -weight_DD @ mean_D)
+        if is_gated(part):
+            gate = _gate(options, earlier, cohort, total, part.layout.unflatten(state.theta), dim)
+            values = np.concatenate([values, gate])
+        theta = part.scatter(theta, values)
     except ConfigError as error:
         lacks = error.message
     kept: dict[str, NDArray[Any]] = {
@@ -417,6 +439,34 @@ def _chosen(
         "people": judged.num_people,
     }
     return tried[best], evidence
+
+
+def _gate(
+    options: StatisticsOptions,
+    earlier: Total | None,
+    cohort: Total,
+    total: Total,
+    tensors: Mapping[str, Vector],
+    dim: int,
+) -> Vector:
+    """Return the gate's values; raises ConfigError where the moments do not tell phones' people from the model's own.
+
+    The level is that of the newest cohort's people behind a map of the cohorts `earlier`; of the first cohort, of its
+    own, which comes out too low: a map holds those apart best of whom it was made.
+    """
+    if options.form == "centre":  # it needs no scatter, and a gate does
+        options = replace(options, form="wccn", shrinkage=1.0)
+    moments = mapped = judged = moments_of(total, options, dim)
+    if earlier is not None:
+        with contextlib.suppress(ConfigError):  # too few people in either
+            mapped = moments_of(earlier, options, dim)
+            judged = moments_of(cohort, replace(options, form="wccn", min_people=3), dim)
+    weight_DD = solved(mapped, options)
+    pairs = drawn_pairs(judged.mean, judged.within, judged.between)
+    level = predicted_level(pairs, weight_DD, -weight_DD @ mapped.mean, LEVEL_FMR)
+    known_DD, known_D = (tensors[name].astype(np.float64) for name in POPULATION[:2])
+    covariance_DD = options.longest**2 * (moments.within + moments.between)
+    return opened(known_DD, known_D, options.longest * moments.mean, covariance_DD, level)
 
 
 def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout, model: NDArray[np.uint8]) -> Total:

@@ -16,16 +16,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
-from mien.backbones.importers import import_model, with_adapter
+from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.runtimes import load_runtime
+from mien.backbones.importers import ImportedModel, import_model, with_adapter, with_gate
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
-from mien.evaluation import Evidence
+from mien.evaluation import Evidence, all_pairs, normalise
+from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
+from mien.methods.gate import LEVEL_FMR, population_of
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import read_limited
 from mien.specs import GateSpec
+from simulation.faces.datasets import find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model, read_model, write_model
 from simulation.program.evaluate import evaluate_lfw
@@ -48,6 +55,9 @@ def import_file(
     file: Annotated[Path, typer.Argument(help="A public ONNX or TFLite model file.")],
     out: Annotated[Path, typer.Option(help="Folder for model.json and theta.f32.")],
     adapter: Annotated[bool, typer.Option(help="Put a linear adapter behind it and train that alone.")] = False,
+    gate: Annotated[
+        Path | None, typer.Option(help="Faces of the model's own population, which a gate keeps as it is.")
+    ] = None,
     graphs: Annotated[bool, typer.Option(help="Also make the graphs that phones without torch run.")] = False,
     int8_faces: Annotated[Path | None, typer.Option(help="Public faces for an int8 variant, made as well.")] = None,
     aligned: Annotated[bool, typer.Option(help="These faces are aligned crops already.")] = False,
@@ -60,6 +70,8 @@ def import_file(
         imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
         if adapter:
             imported = with_adapter(imported)
+        if gate is not None:
+            imported = with_gate(imported, own_population(imported, gate, aligned=aligned))
         model = Model(imported.spec, imported.layout, imported.theta)
     else:
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
@@ -67,6 +79,23 @@ def import_file(
         write_model(model, out)
     added = add_for_phones(model, out, graphs=graphs, int8_faces=int8_faces, aligned=aligned)
     cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
+
+
+def own_population(model: ImportedModel, folder: Path, *, aligned: bool) -> dict[str, NDArray[np.float32]]:
+    """Return what a gate has to know of people whom the model was made for: tensors of its stage `population`.
+
+    Raises ConfigError for a folder whose people are too few for the level at which thresholds meet.
+    """
+    pipeline = FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned)
+    faces = read_people(find_people(folder), pipeline)
+    features_ND = load_runtime(model.spec, model.layout).features(model.theta, faces.crops)
+    num_strangers = all_pairs(normalise(features_ND), faces.labels).num_non_mated
+    if not is_measurable(LEVEL_FMR, num_strangers):
+        raise ConfigError(
+            f"--gate {folder.name} gives {num_strangers} pairs of strangers, and a false match rate of {LEVEL_FMR:g} "
+            f"needs {MIN_EXPECTED_ERRORS / LEVEL_FMR:.0f}: name a folder of more people, 60 of five pictures, say"
+        )
+    return population_of(features_ND, faces.labels)
 
 
 def add_for_phones(

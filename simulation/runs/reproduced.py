@@ -33,6 +33,10 @@ _PAPERS: Final = {
         "FedFace (2021), private forms",
         "which private form of spread-out learns as well as the published one",
     ),
+    "gate": (
+        "Summed statistics (ours)",
+        "a gate between two populations: what phones' people gain, what the model's own lose, one threshold for both",
+    ),
     "fedfr": (
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",

@@ -36,6 +36,13 @@ def import_model(
         bool,
         typer.Option(help="Put a linear adapter behind it: phones train that alone, and send 64 KB in place of MBs."),
     ] = False,
+    gate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Faces, name/*.jpg, of people whom it was made for: an adapter for others alone, these keep the model "
+            "as it is."
+        ),
+    ] = None,
     release: Annotated[bool, typer.Option(help="Release it at once.")] = False,
     graphs: Annotated[
         Path | None,
@@ -68,8 +75,12 @@ def import_model(
 
     if not file.exists():
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file, or an exported folder")
-    if adapter and file.is_dir():
-        raise ConfigError("--adapter goes with a public model file; what model export wrote is imported as it is")
+    if (adapter or gate is not None) and file.is_dir():
+        raise ConfigError(
+            "--adapter and --gate go with a public model file; what model export wrote is imported as it is"
+        )
+    if adapter and gate is not None:
+        raise ConfigError("--gate puts an adapter behind the model, too: leave --adapter out")
     _check_bundle(graphs, int8_faces, key, release=release, unsigned=unsigned)
     # A mistyped one is noticed before minutes of work and before anything is imported.
     signing_key = None if key is None else read_key(key)
@@ -80,7 +91,13 @@ def import_model(
 
             folder = temporary
             made = worker.import_model(
-                file, folder, adapter=adapter, graphs=graphs is not None, int8_faces=int8_faces, aligned=aligned
+                file,
+                folder,
+                adapter=adapter,
+                gate=gate,
+                graphs=graphs is not None,
+                int8_faces=int8_faces,
+                aligned=aligned,
             )
             own_id = made["model_id"]
         shard = _with_shard(file, folder, public)

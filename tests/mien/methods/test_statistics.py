@@ -278,6 +278,100 @@ def test_the_map_does_not_take_sides() -> None:
     assert np.linalg.norm(weight) == pytest.approx(math.sqrt(DIM), rel=1e-6)
 
 
+# Behind a gate.
+
+
+def gated_part() -> ParameterPart:
+    """Return the adapter's part of a model with a gate, whose own population is N(0, I)."""
+    sizes = {"population.weight": (DIM, DIM), "population.bias": (DIM,), "population.level": (1,)}
+    sizes |= {"adapter.weight": (DIM, DIM), "adapter.bias": (DIM,)}
+    sizes |= {"adapter.gate_weight": (1, DIM), "adapter.gate_bias": (1,), "adapter.level": (1,)}
+    return ParameterLayout(tuple(ParameterEntry(*each) for each in sizes.items())).part(("adapter.*",))
+
+
+def gated_theta(part: ParameterPart, *, scale: float) -> Vector:
+    tensors = {name: np.zeros(part.layout.sizes[name], np.float32) for name in part.layout.sizes}
+    tensors["population.weight"] = scale * np.eye(DIM, dtype=np.float32)
+    values = np.concatenate([tensors[name].reshape(-1) for name in part.layout.sizes])
+    return frozen(part, values.astype(np.float32))
+
+
+def gated_steps(task: TaskSpec, cohorts: list[list[Features]], *, scale: float = 1.0) -> ServerState:
+    """Return the state after these cohorts of phones of one person, whose network has a gate."""
+    part = gated_part()
+    theta = gated_theta(part, scale=scale)
+    state = STATISTICS.server_start(task, part, theta)
+    for cohort in cohorts:
+        sent = []
+        for features_ND in cohort:
+            shown = np.concatenate([np.full_like(features_ND, 7), features_ND, np.full((len(features_ND), 1), 7)], 1)
+            inp = DeviceInput(task, part, 2 * DIM + 1, theta, np.zeros((len(shown), 1, 1, 3), np.uint8))
+            sent.append(STATISTICS.device_round(inp, Given(shown)).contribution)
+        # Every round begins from the task's first model.
+        state = STATISTICS.server_step(task, part, replace(state, theta=theta), total_of(sent), {})
+    return state
+
+
+FAR = np.full(DIM, 6.0)
+GATED_TASK = {"form": "wccn", "shrinkage": 0.1, "min_people": 3, "max_people": 1, "longest": 40.0}
+
+
+def test_behind_a_gate_phones_add_the_recognisers_own_features() -> None:
+    """The sum is that of a model with an adapter alone, and so is the map."""
+    held = [each + FAR for each in people(30)]
+    task = task_of(options=GATED_TASK)
+    state = gated_steps(task, [held])
+    plain = stepped(task, total_of([phone(task, each) for each in held]), DIM)
+    np.testing.assert_array_equal(state.revealed[IN_TOTAL]["sum"], plain.revealed[IN_TOTAL]["sum"])
+    values = gated_part().gather(state.theta)
+    weight, bias = adapter_of(plain, DIM)
+    np.testing.assert_allclose(values[: DIM * DIM + DIM], [*weight.reshape(-1), *bias], rtol=1e-6)
+
+
+def test_a_gate_tells_phones_people_from_the_models_own() -> None:
+    """Drawn pictures of both populations, each judged by the gate's sign; the level is a cosine."""
+    held = [each + FAR for each in people(60)]
+    values = gated_part().gather(gated_steps(task_of(options=GATED_TASK), [held]).theta)[DIM * DIM + DIM :]
+    w, bias, level = values[:DIM], values[DIM], values[DIM + 1]
+    own = np.random.default_rng(4).standard_normal((2000, DIM))
+    assert np.mean(own @ w + bias < 0) > 0.99
+    assert np.mean(np.concatenate([each + FAR for each in people(60, seed=1)]) @ w + bias > 0) > 0.99
+    assert 0 < level < 1
+
+
+def test_the_level_is_that_of_people_whom_the_map_was_not_made_of() -> None:
+    """Two cohorts: the newest's strangers behind the map of the one before. One alone judges itself."""
+    first, second = ([each + FAR for each in people(40, seed=seed)] for seed in (1, 2))
+    task = task_of(options=GATED_TASK, rounds=2)
+    part = gated_part()
+    both = part.gather(gated_steps(task, [first, second]).theta)
+    swapped = part.gather(gated_steps(task, [second, first]).theta)
+    np.testing.assert_allclose(both[:-1], swapped[:-1], rtol=1e-4, atol=1e-5)
+    assert both[-1] != swapped[-1]
+    alone = part.gather(gated_steps(replace(task, rounds=1), [first + second]).theta)
+    np.testing.assert_allclose(alone[:-1], both[:-1], rtol=1e-4, atol=1e-5)
+    assert alone[-1] not in (both[-1], swapped[-1])
+
+
+def test_centring_has_a_gate_too() -> None:
+    values = gated_part().gather(
+        gated_steps(task_of(options={**GATED_TASK, "form": "centre"}), [[each + FAR for each in people(40)]]).theta
+    )
+    np.testing.assert_array_equal(values[: DIM * DIM].reshape(DIM, DIM), np.eye(DIM))
+    assert values[DIM * DIM + DIM : -2].any()
+
+
+def test_phones_of_the_models_own_population_keep_the_model() -> None:
+    state = gated_steps(task_of(options=GATED_TASK), [people(40)], scale=0.2)
+    assert "taken for the other population's" in state.lacks
+    np.testing.assert_array_equal(state.theta, gated_theta(gated_part(), scale=0.2))
+
+
+def test_a_gated_model_of_another_width() -> None:
+    with pytest.raises(ConfigError, match="adapter maps 6 numbers"):
+        STATISTICS.contribution_layout(task_of(), gated_part(), DIM)
+
+
 # What is refused, by one sentence.
 
 

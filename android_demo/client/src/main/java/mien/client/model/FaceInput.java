@@ -28,8 +28,10 @@ public final class FaceInput {
                     "mobilefacenet_folded",
                     "mobilefacenet192",
                     "mobilefacenet192_adapter",
+                    "mobilefacenet192_gate",
                     "sface",
                     "sface_adapter",
+                    "sface_gate",
                     "sphereface20",
                     "sphereface64");
 

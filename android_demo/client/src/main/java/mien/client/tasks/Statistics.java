@@ -27,6 +27,13 @@ final class Statistics {
     private static final String REVEALS = "class_moment";
     private static final String WEIGHT = "adapter.weight";
     private static final String BIAS = "adapter.bias";
+    private static final String GATE_WEIGHT = "adapter.gate_weight";
+    private static final String GATE_BIAS = "adapter.gate_bias";
+    private static final String LEVEL = "adapter.level";
+    /** Bias and level with which a gate leaves the recogniser as it is. */
+    private static final float CLOSED = -30;
+
+    private static final float NO_LEVEL = -1;
     private static final int COUNTS = 3;
     /** The most that three counts and three blocks, none longer than 1, can be in length. */
     private static final double NORM_BOUND = Math.sqrt(6);
@@ -124,20 +131,23 @@ final class Statistics {
      * and for a map of more directions than they have.
      */
     static ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
-        boolean isAdapter =
-                part.names.equals(Arrays.asList(WEIGHT, BIAS)) && part.layout.entries.get(BIAS).size == dim;
-        if (!isAdapter || part.size != dim * (dim + 1)) {
+        ParameterLayout.Entry bias = part.layout.entries.get(BIAS);
+        boolean isGated = part.names.equals(Arrays.asList(WEIGHT, BIAS, GATE_WEIGHT, GATE_BIAS, LEVEL));
+        boolean isAdapter = bias != null && (isGated || part.names.equals(Arrays.asList(WEIGHT, BIAS)));
+        int own = isAdapter ? bias.size : 0;
+        int size = own * (own + 1) + (isGated ? own + 2 : 0);
+        if (!isAdapter || dim != (isGated ? 2 * own + 1 : own) || part.size != size) {
             throw refused(task, "sums statistics of a model whose features do not stay, for it trains more than an adapter");
         }
         long rank = task.options.number("rank", 32);
-        if (task.options.text("form", "wccn").equals("lda") && rank >= dim) {
-            throw refused(task, "keeps " + rank + " directions of features that have " + dim);
+        if (task.options.text("form", "wccn").equals("lda") && rank >= own) {
+            throw refused(task, "keeps " + rank + " directions of features that have " + own);
         }
         Map<String, Integer> lanes = new LinkedHashMap<>();
         lanes.put("people", COUNTS);
-        lanes.put("mean", dim);
-        lanes.put("second", packedSize(dim));
-        lanes.put("within", packedSize(dim));
+        lanes.put("mean", own);
+        lanes.put("second", packedSize(own));
+        lanes.put("within", packedSize(own));
         return new ContributionLayout(Collections.<String>emptyList(), lanes);
     }
 
@@ -146,12 +156,26 @@ final class Statistics {
     }
 
     static Methods.Output run(Methods.Job job, RoundFaces faces) {
-        float[][] features = job.features(frozen(job.parameters(), job.theta()), faces.crops);
+        float[][] embedded = job.features(frozen(job.parameters(), job.theta()), faces.crops);
+        float[][] features = own(embedded, job.parameters().entries.get(BIAS).size);
         byte[] contribution = contribution(job.layout, job.task, features, faces.labels, job.seed);
         return new Methods.Output(contribution, Collections.<String, Tensor>emptyMap());
     }
 
-    /** Returns the model whose adapter does nothing: sums of its features are the same whatever was adapted before. */
+    /** Returns the recogniser's own features: all numbers of an embedding, or the second {@code dim} behind a gate. */
+    private static float[][] own(float[][] embedded, int dim) {
+        float[][] own = new float[embedded.length][];
+        for (int i = 0; i < own.length; i++) {
+            int start = embedded[i].length == dim ? 0 : dim;
+            own[i] = Arrays.copyOfRange(embedded[i], start, start + dim);
+        }
+        return own;
+    }
+
+    /**
+     * Returns the model whose adapter does nothing: sums of its features are the same whatever was adapted before. A
+     * gate is closed.
+     */
     private static float[] frozen(ParameterLayout layout, float[] theta) {
         ParameterLayout.Entry weight = layout.entries.get(WEIGHT);
         ParameterLayout.Entry bias = layout.entries.get(BIAS);
@@ -160,6 +184,12 @@ final class Statistics {
         Arrays.fill(neutral, bias.offset, bias.offset + bias.size, 0);
         for (int d = 0; d < bias.size; d++) {
             neutral[weight.offset + d * (bias.size + 1)] = 1;
+        }
+        ParameterLayout.Entry gate = layout.entries.get(GATE_WEIGHT);
+        if (gate != null) {
+            Arrays.fill(neutral, gate.offset, gate.offset + gate.size, 0);
+            neutral[layout.entries.get(GATE_BIAS).offset] = CLOSED;
+            neutral[layout.entries.get(LEVEL).offset] = NO_LEVEL;
         }
         return neutral;
     }

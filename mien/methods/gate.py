@@ -1,0 +1,90 @@
+"""The numbers of a gate between two populations, from their moments: whose picture it is, and one threshold for both.
+
+The network is `mien/backbones/gate.py`. Its stage `population` says of whom the released recogniser was made: P and p
+bring their pictures to mean 0 and covariance I, and a level, the cosine that one pair of strangers in `LEVEL_FMR`
+reaches. From another population's mean and covariance, which are sums, the gate follows in closed form: in these
+coordinates the old one is N(0, I), the new one N(nu, S), and the linear discriminant of both with equal shares
+(Fisher 1936) has the weight w = ((I + S) / 2)^(-1) nu and the bias -w'nu / 2. Decision record 0061.
+
+Suffixes of arrays: N pictures, D features of the recogniser.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mien.errors import ConfigError
+from mien.evaluation import all_pairs, normalise
+from mien.layout import Vector
+from mien.methods.spreadout import Matrix
+
+Floats = NDArray[np.float64]
+
+GATE: Final = ("adapter.gate_weight", "adapter.gate_bias", "adapter.level")
+"""Tensors of a gated adapter after those of an adapter, in the order of its layout."""
+POPULATION: Final = ("population.weight", "population.bias", "population.level")
+"""Tensors of the recogniser's own population, which no task changes."""
+CLOSED: Final = -30.0
+NO_LEVEL: Final = -1.0
+LEVEL_FMR: Final = 1e-3
+"""False match rate at whose threshold both populations meet: the one that phones ask for unless told otherwise."""
+SHRINKAGE: Final = 0.05
+"""Share of a multiple of I in the own population's covariance."""
+WORST_SHARE: Final = 0.05
+"""Share of pictures taken for the other population's, by prediction, above which a gate does more harm than good."""
+
+
+def closed(dim: int) -> Vector:
+    """Return the values of `GATE` with which the model decides as the recogniser alone."""
+    return np.concatenate([np.zeros(dim), [CLOSED, NO_LEVEL]]).astype(np.float32)
+
+
+def population_of(
+    features_ND: NDArray[np.floating[Any]], labels_N: NDArray[np.int64]
+) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of `POPULATION` for pictures of people whom the recogniser was made for.
+
+    Raises ConfigError for no two people, and for pictures that are all alike.
+    """
+    x_ND, dim = features_ND.astype(np.float64), features_ND.shape[1]
+    strangers = all_pairs(normalise(x_ND), labels_N).non_mated
+    mean_D, covariance_DD = x_ND.mean(axis=0), np.cov(x_ND.T, bias=True).reshape(dim, dim)
+    spread = float(np.trace(covariance_DD)) / dim
+    if len(strangers) == 0 or not spread > 0:
+        raise ConfigError(
+            "the model's own population is told by pictures of different people; name a folder of more of them"
+        )
+    values_D, vectors_DD = np.linalg.eigh((1 - SHRINKAGE) * covariance_DD + SHRINKAGE * spread * np.eye(dim))
+    weight_DD = (vectors_DD * values_D**-0.5) @ vectors_DD.T
+    level = min(float(np.quantile(strangers, 1 - LEVEL_FMR)), 0.99)
+    found = {"population.level": np.array([level]), "population.weight": weight_DD}
+    found["population.bias"] = -weight_DD @ mean_D
+    return {name: found[name].astype(np.float32) for name in POPULATION}
+
+
+def opened(weight_DD: Matrix, bias_D: Floats, mean_D: Floats, covariance_DD: Matrix, level: float) -> Vector:
+    """Return the values of `GATE` for a population of this mean and covariance, in the features' own units.
+
+    `weight_DD` and `bias_D` are the own population's, `level` is the new one's behind its adapter. Raises ConfigError
+    where the two are not told apart: a gate between them would take many pictures for the other population's.
+    """
+    dim = len(bias_D)
+    nu_D = weight_DD @ mean_D + bias_D
+    pooled_DD = (np.eye(dim) + weight_DD @ covariance_DD @ weight_DD.T) / 2
+    w_D = np.linalg.solve(pooled_DD, nu_D)
+    wrong = misjudged(math.sqrt(max(0.0, float(nu_D @ w_D))))
+    if not wrong <= WORST_SHARE:
+        raise ConfigError(
+            f"{100 * wrong:.1f} % of pictures would be taken for the other population's, for phones' people are too "
+            "much like those whom the model was made for; the model stays: take one with an adapter alone"
+        )
+    return np.concatenate([w_D, [-float(w_D @ nu_D) / 2, min(level, 0.99)]]).astype(np.float32)
+
+
+def misjudged(distance: float) -> float:
+    """Return the share of pictures on the wrong side between two normal distributions so many deviations apart."""
+    return math.erfc(distance / (2 * math.sqrt(2))) / 2
