@@ -164,14 +164,15 @@ def mean_cosines(scores: Comparisons) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=2)
-def open_workbench(faces: Path | None, max_people: int | None = None) -> Workbench:
+def open_workbench(faces: Path | None, max_people: int | None = None, max_images: int | None = None) -> Workbench:
     """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
 
     People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
-    run needs few). Features are made by the first process that asks, while the others wait.
+    run needs few), and the first `max_images` of each. Features are made by the first process that asks, while the
+    others wait.
     """
     people = people_of(faces)
-    chosen: People = {name: people[name] for name in sorted(people)[:max_people]}
+    chosen: People = {name: people[name][:max_images] for name in sorted(people)[:max_people]}
     model = sface_with_adapter()
     read = _read(chosen, model)
     read.crops.flags.writeable = False  # so that they are hashed once

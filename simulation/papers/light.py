@@ -38,7 +38,11 @@ def open_light_workbench(faces: Path | None, max_people: int | None = None) -> W
     """Return the workbench of `open_workbench` with the adapter as its whole model and numbers for crops."""
     whole = open_workbench(faces, max_people)
     # The adapter is the identity before training: what the model gives is what enters the adapter.
-    features_ND = whole.runtime.features(whole.theta, whole.crops)
+    return behind_features(whole, whole.runtime.features(whole.theta, whole.crops))
+
+
+def behind_features(whole: Workbench, features_ND: Vector) -> Workbench:
+    """Return the workbench of the same people with these features (N, D) of their crops, whatever became of those."""
     backbone = _adapter_alone(whole)
     layout = layout_of(backbone)
     spec = replace(whole.model.spec, layout_sha256=layout.sha256)

@@ -22,6 +22,8 @@ from simulation.runs.records import only_writer, refuse_others
 from simulation.runs.reproduced import EXPERIMENTS, MAX_SEEDS, STATE, Options, known
 
 OUT: Final = Path("out/reproduce")
+_FACES: Final = {"conditions": "lfw/images"}
+"""Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
 
 
 def seeds_of(count: int) -> tuple[int, ...]:
@@ -34,7 +36,7 @@ def seeds_of(count: int) -> tuple[int, ...]:
 
 
 def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
-    """Return the folder of faces to use: the one that was named, or `synthetic112` of MIEN_DATA, or None if quick.
+    """Return the folder of faces to use: the one that was named, or the experiment's of MIEN_DATA, or None if quick.
 
     A quick run without a folder takes the synthetic faces that come with the package. Raises NotFoundError where a
     whole run has no faces.
@@ -46,11 +48,12 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
     if quick:
         return None
     data = os.environ.get("MIEN_DATA")
-    found = Path(data) / "synthetic112" if data else None
+    folder = _FACES.get(name, "synthetic112")
+    found = Path(data) / folder if data else None
     if found is None or not found.is_dir():
         raise NotFoundError(
-            f"{name} needs about a thousand people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder "
-            "that holds synthetic112, or use --quick, which takes the faces that come with the package"
+            f"{name} needs hundreds of people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder "
+            f"that holds {folder}, or use --quick, which takes the faces that come with the package"
         )
     return found.resolve()
 

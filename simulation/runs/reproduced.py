@@ -37,6 +37,10 @@ _PAPERS: Final = {
         "Summed statistics (ours)",
         "a gate between two populations: what phones' people gain, what the model's own lose, one threshold for both",
     ),
+    "conditions": (
+        "Summed statistics (ours), FedFace (2021)",
+        "real faces with masks, at 14 pixels, in the dark, in near infrared, in close-up: what each method learns",
+    ),
     "fedfr": (
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",

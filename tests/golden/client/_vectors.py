@@ -18,6 +18,7 @@ from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
 from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput, Runtime
+from mien.methods.statistics import frozen
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.models.known_models import FACE_INPUTS
@@ -249,6 +250,19 @@ ADAPTED = ParameterLayout(
         ParameterEntry("adapter.bias", (5,)),
     )
 )
+GATED = ParameterLayout(
+    (
+        ParameterEntry("mix.weight", (5, 2)),
+        ParameterEntry("population.weight", (5, 5)),
+        ParameterEntry("population.bias", (5,)),
+        ParameterEntry("population.level", (1,)),
+        ParameterEntry("adapter.weight", (5, 5)),
+        ParameterEntry("adapter.bias", (5,)),
+        ParameterEntry("adapter.gate_weight", (1, 5)),
+        ParameterEntry("adapter.gate_bias", (1,)),
+        ParameterEntry("adapter.level", (1,)),
+    )
+)
 SUMMED = replace(
     TASK,
     method="statistics",
@@ -332,6 +346,28 @@ def statistics() -> Json:
         ],
         "too_long": phone("", summed(longest=0.5), (), 0.7) | {"labels": [0, 0, 1]},
         "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in UNSUMMED.items()],
+        "gated": gated(),
+    }
+
+
+def gated() -> Json:
+    """Return a model with a gate, as phones get it and as they sum statistics of it, and what one embeds with it."""
+    part, theta = GATED.part(("adapter.*",)), np.random.default_rng(61).standard_normal(GATED.size).astype(np.float32)
+    spec = ModelSpec("tiny", GATED.sha256, FaceInputSpec(dim=11), "made up", "none", ("adapter.*",))
+    lanes = METHODS["statistics"].contribution_layout(SUMMED, part, 11)
+    embedded_ND = (0.3 * np.random.default_rng(62).standard_normal((3, 11))).astype(np.float32)
+    inp = DeviceInput(SUMMED, part, 11, theta, np.zeros((3, 1, 1, 3), np.uint8), np.array((0, 0, 1)), seed=5)
+    sent = METHODS["statistics"].device_round(inp, cast(Runtime, _Network(embedded_ND)))
+    return {
+        "spec_json": model_to_json(spec, GATED).decode(),
+        "json": task_to_json(SUMMED).decode(),
+        "contribution_sha256": lanes.sha256,
+        "theta": theta.tobytes().hex(),
+        "frozen": frozen(part, theta).tobytes().hex(),
+        "embedded": embedded_ND.tobytes().hex(),
+        "labels": [0, 0, 1],
+        "seed": 5,
+        "contribution": sent.contribution.to_bytes().hex(),
     }
 
 

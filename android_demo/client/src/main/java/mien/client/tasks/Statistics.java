@@ -163,7 +163,7 @@ final class Statistics {
     }
 
     /** Returns the recogniser's own features: all numbers of an embedding, or the second {@code dim} behind a gate. */
-    private static float[][] own(float[][] embedded, int dim) {
+    static float[][] own(float[][] embedded, int dim) {
         float[][] own = new float[embedded.length][];
         for (int i = 0; i < own.length; i++) {
             int start = embedded[i].length == dim ? 0 : dim;
@@ -176,7 +176,7 @@ final class Statistics {
      * Returns the model whose adapter does nothing: sums of its features are the same whatever was adapted before. A
      * gate is closed.
      */
-    private static float[] frozen(ParameterLayout layout, float[] theta) {
+    static float[] frozen(ParameterLayout layout, float[] theta) {
         ParameterLayout.Entry weight = layout.entries.get(WEIGHT);
         ParameterLayout.Entry bias = layout.entries.get(BIAS);
         float[] neutral = theta.clone();

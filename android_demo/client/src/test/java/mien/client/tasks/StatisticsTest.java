@@ -68,6 +68,25 @@ public class StatisticsTest {
     }
 
     @Test
+    public void behindAGateAPhoneAddsTheRecognisersOwnFeatures() throws Exception {
+        Vectors gated = file().at("gated");
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(gated.at("spec_json").text()));
+        ParameterPart adapter = spec.layout.part(Collections.singletonList("adapter.*"));
+        TaskSpec task = task(gated);
+        int width = 2 * DIM + 1;
+        ContributionLayout layout = Statistics.layout(task, adapter, width);
+        assertEquals(gated.at("contribution_sha256").text(), layout.sha256);
+        float[] closed = Statistics.frozen(spec.layout, gated.at("theta").floats());
+        assertArrayEquals(gated.at("frozen").floats(), closed, 0);
+        float[] all = gated.at("embedded").floats();
+        float[][] features = Statistics.own(Rows.rows(new Tensor(all, all.length / width, width), width), DIM);
+        byte[] sent =
+                Statistics.contribution(layout, task, features, gated.at("labels").words(), gated.at("seed").number());
+        assertArrayEquals(gated.at("contribution").floats(), Bytes.floats(sent), ROUNDING);
+        Raised.by(ErrorCode.CONFIG, "without a gate", () -> Statistics.layout(task, adapter, DIM));
+    }
+
+    @Test
     public void aTaskWhoseSumsTellTooMuchIsRefused() throws Exception {
         Vectors refused = file().at("refused");
         for (int i = 0; i < refused.size(); i++) {

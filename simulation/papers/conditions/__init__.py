@@ -1,0 +1,86 @@
+"""Hard conditions on real faces: masks, 14 pixels, darkness, near infrared, close-ups; what each method learns of them.
+
+Every second picture of everybody is in the condition (`simulation/faces/conditions.py`), on phones of one person and
+of the test people; public people's are clean. SFace is frozen, and methods make the adapter behind it, for which
+features are enough. LFW (research, non-commercial use) has no pictures of people years apart: ageing is not measured.
+
+    mien-sim reproduce conditions --faces lfw/images
+
+A row is a method: another one is a row of `tables.toml` more.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from mien.layout import Vector
+from mien.specs import LocalSpec, TaskSpec, from_mapping
+from simulation.engines.engine import run_task
+from simulation.engines.runtimes import OncePerRound
+from simulation.faces.conditions import CONDITIONS, in_condition
+from simulation.faces.datasets import dataset_of
+from simulation.faces.workbench import Workbench, open_workbench
+from simulation.papers.light import behind_features
+from simulation.runs.experiment import Experiment, Job
+from simulation.runs.tables import read_tables
+
+TABLES: Final = Path(__file__).with_name("tables.toml")
+CLEAN: Final = "clean"
+
+
+def study(*, quick: bool, faces: Path | None) -> Experiment:
+    """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
+    return read_tables(TABLES, measure, quick=quick, data_sha256=dataset_of(faces))
+
+
+def measure(job: Job) -> Mapping[str, Any]:
+    """Return test people's verification in each condition, and that of their clean pictures under the same model."""
+    settings = job.settings
+    whole, features = open_features(job.faces, settings["max_people"], settings["max_images"])
+    phones, public, test = whole.split(job.seed, *(settings[name] for name in ("phones", "public", "test")))
+    clean = behind_features(whole, features[CLEAN])
+    known_N = np.isin(whole.labels, [whole.people.index(name) for name in public])
+    found = dict[str, float]()
+    for condition in CONDITIONS:
+        bench = behind_features(whole, np.where(known_N[:, None], features[CLEAN], features[condition]))
+        theta = _trained(bench, phones, public, settings, job.seed)
+        for word, seen in ((condition, bench), (f"{condition}_{CLEAN}", clean)):
+            rates = seen.verification(theta, test)
+            found |= {f"{word}_{name}": rates[name] for name in ("eer", "tar_1e-2", "tar_1e-3") if name in rates}
+    return found
+
+
+def _trained(
+    bench: Workbench, phones: tuple[str, ...], public: tuple[str, ...], settings: Mapping[str, Any], seed: int
+) -> Vector:
+    """Return the model that a row's system makes of phones' people in one condition, and of clean public ones."""
+    if settings["system"] == "pretrained":
+        return bench.theta
+    if settings["system"] == "pooled":
+        local = LocalSpec(**settings["local"], flip=False)
+        return bench.trained_centrally(phones, "cosface", local, seed, **settings["cosface"])
+    task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
+    held = public if settings.get("held") == "public" else phones  # the control: a cohort of public people, no phone
+    cohort = bench.cohort({name: (name,) for name in held}, public)
+    return run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime)).state.theta
+
+
+@functools.lru_cache(maxsize=1)
+def open_features(
+    faces: Path | None, max_people: int | None, max_images: int
+) -> tuple[Workbench, Mapping[str, Vector]]:
+    """Return the workbench, and everybody's features (N, D): clean, and with every second picture in each condition."""
+    whole = open_workbench(faces, max_people, max_images)
+    clean_ND = whole.runtime.features(whole.theta, whole.crops)
+    first_N = np.searchsorted(whole.labels, whole.labels)
+    odd = np.flatnonzero((np.arange(len(whole.labels)) - first_N) % 2 == 1)
+    found = {CLEAN: clean_ND}
+    for name in CONDITIONS:
+        found[name] = clean_ND.copy()
+        found[name][odd] = whole.runtime.features(whole.theta, in_condition(name, whole.crops[odd]))
+    return whole, found
