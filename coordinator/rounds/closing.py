@@ -277,10 +277,8 @@ class Closer:
             result = take_step(self._plan, server, total, summed.revealed, max_step_ratio=ratio)
         if MOVED_NOTHING in result.metrics:
             _LOG.warning("a round moved nothing", task=self._plan.task.name, round=record.round)
-        told = {**({} if self._plan.task.privacy.dp.is_on else result.metrics), **metrics}
-        if result.state.lacks:  # nobody has trained, and there is no loss
-            told = {name: value for name, value in told.items() if name not in scalar_means(total)}
-        return replace(result, metrics={**told, **result.state.figures})
+        told = {} if self._plan.task.privacy.dp.is_on else result.metrics
+        return replace(result, metrics={**told, **metrics, **result.state.figures})
 
     async def _keep(
         self, task: TaskRecord, record: RoundRecord, result: ClosedRound, next_clip: float | None

@@ -11,8 +11,12 @@ are about Gaussian with mean mu and covariance B, the sum of e^(s z.w_j) over th
             local steps on softplus(s z.mu + s^2/2 z'Bz + log n - s (z.w~ - m)), w~, mu and B held fixed
     server  theta takes its step; the two sums go back to everybody in the next round, with the part that they are of
 
-The moments are those of the round before, which ride in its contributions: no round is spent on them but the first,
-which opens them and leaves the model as it is. A phone's own w~ has to be of the same model as the others'. Against the
+The moments are those of the round before, which ride in its contributions, so that no round is spent on them. In the
+first one nothing is known of anybody: others are taken to lie evenly on the sphere, mu = 0 and B = I / D, as many as
+the round needs at least. The model moves in each round, as it has to: a phone's pictures go into one opened sum over
+one model (decision record 0052).
+
+A phone's own w~ has to be of the same model as the others'. Against the
 newer w of its own, all features have a direction in which they get away from everybody's old mean together; they run
 along it, and the model is lost (decision record 0059). A phone that is not in the last sum embeds its pictures with
 that model too. A phone with several people adds the mean over them, and tells them apart by their own class embeddings.
@@ -33,7 +37,7 @@ from mien.errors import ConfigError, CorruptDataError
 from mien.layout import ParameterPart, Vector
 from mien.methods import averaging, moments
 from mien.methods.averaging import output, update_addends, update_lanes
-from mien.methods.base import EARLIER, DeviceInput, DeviceOutput, Objective, Requirements, Runtime, ServerState, Trained
+from mien.methods.base import EARLIER, DeviceInput, DeviceOutput, Objective, Requirements, Runtime, ServerState
 from mien.methods.check_reply import told
 from mien.methods.fedface import W
 from mien.methods.moments import DEVICES, MOMENT, NUMBER, OWN_NUMBER, told_number
@@ -103,11 +107,7 @@ def device_round(inp: DeviceInput, runtime: Runtime, spec: EverybodySpec) -> Dev
     sums = {MEAN: w_KD.mean(axis=0), MOMENT: device_moment(w_KD)}
     layout = contribution_layout(inp.task, inp.part, inp.dim)
     kept = {W: w_KD.reshape(-1), OWN_NUMBER: np.array([number + 1], np.float32)}
-    if number < 1:
-        still = inp.part.gather(inp.theta)
-        untrained = Trained(inp.part, inp.theta, still, {}, loss_before=0.0, loss_after=0.0, num_steps=0)
-        return DeviceOutput(layout.pack({**update_addends(inp, untrained), **sums}), kept)
-    opened = opened_to(inp, runtime, number, len(w_KD))
+    opened = opened_to(inp, runtime, number, len(w_KD)) if number else nothing_opened(inp, w_KD)
     objective = Objective(
         OBJECTIVE,
         fixed={
@@ -120,6 +120,12 @@ def device_round(inp: DeviceInput, runtime: Runtime, spec: EverybodySpec) -> Dev
     )
     trained = runtime.train(inp.job(objective))
     return output(layout, {**update_addends(inp, trained), **sums}, kept, trained)
+
+
+def nothing_opened(inp: DeviceInput, w_KD: Vector) -> Opened:
+    """Return what stands for the others before anything is known of them: directions that are drawn evenly."""
+    others = max(1, inp.task.cohort.min_reports - 1)
+    return Opened(w_KD, others, np.zeros(inp.dim), np.eye(inp.dim) / inp.dim)
 
 
 def _class_embeddings(inp: DeviceInput, runtime: Runtime, theta: Vector) -> Vector:
@@ -171,18 +177,11 @@ def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerSt
 
 
 def server_step(task: TaskSpec, part: ParameterPart, state: ServerState, total: Total) -> ServerState:
-    """Return the state after the step on the mean update, with the moments that this round's devices added up.
-
-    The first round's devices had none to train against: the model stays, and the state says what it lacks.
-    """
-    number = int(state.arrays[NUMBER][0])
-    if number:
-        after = averaging.apply_mean_update(task, part, state, total)
-    else:
-        lacks = "the first round opened everybody's moments, and phones train against them from the next one on"
-        after = replace(state, rounds=state.rounds + 1, lacks=lacks)
+    """Return the state after the step on the mean update, with the moments that this round's devices added up."""
+    after = averaging.apply_mean_update(task, part, state, total)
     sums = {name: total[name].astype(np.float32) for name in (MEAN, MOMENT)}
-    now = _opened(part, state.theta, sums, number=number + 1, devices=total.num_reports)
+    number = int(state.arrays[NUMBER][0]) + 1
+    now = _opened(part, state.theta, sums, number=number, devices=total.num_reports)
     return replace(after, arrays={**after.arrays, **now})
 
 

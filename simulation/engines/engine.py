@@ -172,7 +172,7 @@ def rounds(
         if state.lacks and number == task.rounds:
             raise ConfigError(state.lacks)
         warning = "" if state.lacks else _warning(trained, len(devices), moved=not _is_still(method, before, state))
-        yield Step(state, cohort, _record(number, devices, trained, warning, has_trained=not state.lacks))
+        yield Step(state, cohort, _record(number, devices, trained, warning))
 
 
 def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool) -> None:
@@ -333,16 +333,14 @@ def _warning(trained: RoundResult, num_devices: int, *, moved: bool) -> str:
     return ""
 
 
-def _record(
-    number: int, devices: tuple[str, ...], trained: RoundResult, warning: str, *, has_trained: bool = True
-) -> RoundRecord:
+def _record(number: int, devices: tuple[str, ...], trained: RoundResult, warning: str) -> RoundRecord:
     total = trained.total
     return RoundRecord(
         round=number,
         devices=devices,
         weight=float(total["weight"][0]),
-        loss_before=_mean(total, "loss_before") if has_trained else math.nan,
-        loss_after=_mean(total, "loss_after") if has_trained else math.nan,
+        loss_before=_mean(total, "loss_before"),
+        loss_after=_mean(total, "loss_after"),
         workers=trained.workers,
         warning=warning,
     )

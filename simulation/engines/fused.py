@@ -112,7 +112,8 @@ class FusedEngine(BatchedEngine):
             return known(meant[float(theta[0])], crops)
 
         def taken_bytes(device: Device) -> int:
-            return 0 if device.job is None else len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
+            assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
+            return len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
 
         def features(theta: Vector, crops: Crops) -> Embeddings:
             return self.runtime.features(meant[float(theta[0])], crops)
@@ -237,11 +238,10 @@ def _factor(device: Device) -> float:
 
 
 def _groups(chunk: Sequence[Device]) -> list[list[Device]]:
-    """Return devices whose losses are one batched program; those that train nothing in this round are in none."""
+    """Return devices whose losses are one batched program."""
     kinds: dict[Hashable, list[Device]] = defaultdict(list)
     for device in chunk:
-        if device.job is None:
-            continue
+        assert device.job is not None
         kinds[kind_of(device.job, batches_of(device.job))].append(device)
     return list(kinds.values())
 

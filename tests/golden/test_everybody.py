@@ -15,20 +15,22 @@ from tests.tiny import made_up_crops, tiny_linear
 
 pytestmark = pytest.mark.numerics
 
-SCALE, MARGIN, LR, ROUNDS, SERVER_LR, MOMENTUM = 4.0, 0.3, 0.2, 5, 0.8, 0.5
+SCALE, MARGIN, LR, ROUNDS, SERVER_LR, MOMENTUM, MIN_REPORTS = 4.0, 0.3, 0.2, 5, 0.8, 0.5, 3
 CLIENTS = {f"phone{k}": made_up_crops(2 + k % 3, seed=k) for k in range(5)}
 
 
 def local_steps(a: Matrix, w: Matrix, x: Matrix, others: list[Matrix], num_steps: int) -> Matrix:
-    """Return A after steps down mean_j softplus(s z.mu + s^2/2 z'Bz + log n - s (z.w - m))."""
-    mu = sum(others, np.zeros(3)) / len(others)
-    covariance = sum((np.outer(v, v) for v in others), np.zeros((3, 3))) / len(others) - np.outer(mu, mu)
+    """Return A after steps down mean_j softplus(s z.mu + s^2/2 z'Bz + log n - s (z.w - m)); of none they lie evenly."""
+    num, mu, covariance = MIN_REPORTS - 1, np.zeros(3), np.eye(3) / 3
+    if others:
+        num, mu = len(others), sum(others, np.zeros(3)) / len(others)
+        covariance = sum((np.outer(v, v) for v in others), np.zeros((3, 3))) / num - np.outer(mu, mu)
     for _ in range(num_steps):
         gradient = np.zeros_like(a)
         for row in x:
             y = a @ row
             z = y / np.linalg.norm(y)
-            everybody = SCALE * float(z @ mu) + SCALE**2 / 2 * float(z @ covariance @ z) + np.log(len(others))
+            everybody = SCALE * float(z @ mu) + SCALE**2 / 2 * float(z @ covariance @ z) + np.log(num)
             sigmoid = 1 / (1 + np.exp(-(everybody - SCALE * (float(z @ w) - MARGIN))))
             slope = sigmoid * (SCALE * mu + SCALE**2 * covariance @ z - SCALE * w) / len(x)
             gradient += np.outer((slope - (slope @ z) * z) / np.linalg.norm(y), row)
@@ -37,21 +39,20 @@ def local_steps(a: Matrix, w: Matrix, x: Matrix, others: list[Matrix], num_steps
 
 
 def replay(a: Matrix, cohorts: list[tuple[str, ...]], num_steps: int) -> Matrix:
-    """Return A after a round with each of the cohorts: the first opens moments, the others train against the last."""
+    """Return A after a round with each of the cohorts, each against the moments of the one before."""
     features = {name: quarters(crops) for name, crops in CLIENTS.items()}
     opened: dict[str, Matrix] = {}
     velocity, earlier = np.zeros_like(a), a
     for cohort in cohorts:
         shown = {name: unit(unit(features[name] @ a.T).mean(axis=0)) for name in cohort}
-        if opened:
-            change, weight = np.zeros_like(a), 0
-            for name in cohort:
-                others = [v for peer, v in opened.items() if peer != name]
-                # All class embeddings are of the round before's model, also of a phone that was not there.
-                n, own = len(features[name]), unit(unit(features[name] @ earlier.T).mean(axis=0))
-                change, weight = change + n * (local_steps(a, own, features[name], others, num_steps) - a), weight + n
-            velocity = MOMENTUM * velocity + change / weight
-            earlier, a = a, a + SERVER_LR * velocity
+        change, weight = np.zeros_like(a), 0
+        for name in cohort:
+            others = [v for peer, v in opened.items() if peer != name]
+            # All class embeddings are of the round before's model, also of a phone that was not there.
+            n, own = len(features[name]), unit(unit(features[name] @ earlier.T).mean(axis=0))
+            change, weight = change + n * (local_steps(a, own, features[name], others, num_steps) - a), weight + n
+        velocity = MOMENTUM * velocity + change / weight
+        earlier, a = a, a + SERVER_LR * velocity
         opened = shown
     return a
 
@@ -64,7 +65,7 @@ def test_rounds_against_everybody(size: int, num_steps: int) -> None:
         name="golden",
         method="fedface",
         rounds=ROUNDS,
-        cohort=CohortSpec(size=size, min_reports=3),
+        cohort=CohortSpec(size=size, min_reports=MIN_REPORTS),
         local=LocalSpec(lr=LR, flip=False, epochs=num_steps),
         server=ServerSpec(lr=SERVER_LR, momentum=MOMENTUM),
         privacy=PrivacySpec(reveals=("class_moment",), min_cohort=3),
