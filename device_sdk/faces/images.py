@@ -25,6 +25,7 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 from mien.errors import ConfigError, EmptyFolderError, ImageError, NotFoundError
 
 Pixels = NDArray[np.uint8]
+ColourOrder = Literal["rgb", "bgr"]
 
 # Longest side of what `decode_image` returns: a face over a twentieth of the picture still has 100 pixels.
 WORKING_SIDE: Final = 2048
@@ -85,7 +86,7 @@ class Frame:
     """
 
     pixels: Pixels = field(repr=False)
-    order: Literal["rgb", "bgr"]
+    order: ColourOrder
 
     def __post_init__(self) -> None:
         if not isinstance(self.pixels, np.ndarray) or self.pixels.ndim != 3 or self.pixels.shape[2] != 3:
