@@ -1,7 +1,8 @@
 """FedFace's private forms, in which no phone shows its class embedding w_i, and the method's entry with all forms.
 
 A task's `privacy.reveals` chooses: with ("class_embeddings",) it is the published Algorithm 1 (`fedface`). Without it
-w_i never leaves the phone, and `options.private_form` says how it holds its identity apart from others by itself.
+w_i never leaves the phone, and `options.private_form` says how it holds its identity apart from others by itself; unset
+it is "everybody" where a task agreed to sums of class moments, ("class_moment",), and "softmax" where it did not.
 "softmax" has a softmax over [w_i; public class embeddings] on its own and public images. Decision record 0010 says why
 this one, and where its gain comes from. "everybody" has one against all other phones by two summed moments
 (`everybody`), and "hinge" keeps the published loss (eq 7) alone. After the local round of the first and the last the
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -69,10 +70,11 @@ class FedFaceOptions(fedface.PublishedOptions):
     """Options of the published form, then of the private ones.
 
     `private_form` is what a phone minimises that shows nothing: a softmax with `public` people or against `everybody`,
-    or the positive hinge alone. `public_step` and `moment` are the steps that it takes by itself afterwards.
+    or the positive hinge alone. Unset it is against everybody where the task agreed to sums of class moments and takes
+    no steps, and with public people else. `public_step` and `moment` are the steps that it takes by itself afterwards.
     """
 
-    private_form: Literal["softmax", "hinge", "everybody"] = "softmax"
+    private_form: Literal["softmax", "hinge", "everybody"] | None = None
     public: PublicSpec = field(default_factory=PublicSpec)
     everybody: EverybodySpec = field(default_factory=EverybodySpec)
     public_step: SpreadOutSpec | None = None
@@ -80,8 +82,12 @@ class FedFaceOptions(fedface.PublishedOptions):
 
 
 def options_of(task: TaskSpec) -> FedFaceOptions:
-    """Return the task's options; raises ConfigError naming the wrong field."""
-    return from_mapping(FedFaceOptions, task.options, where="options.")
+    """Return the task's options, its private form named; raises ConfigError naming the wrong field."""
+    options = from_mapping(FedFaceOptions, task.options, where="options.")
+    if options.private_form is not None:
+        return options
+    is_agreed = moments.REVEALS in task.privacy.reveals and not options.moment.is_on and options.public_step is None
+    return replace(options, private_form="everybody" if is_agreed else "softmax")
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:

@@ -72,6 +72,24 @@ def test_a_contribution_holds_sums_and_nothing_else() -> None:
     assert not FEDFACE.requirements(TASK).public_faces
 
 
+@pytest.mark.parametrize(
+    ("reveals", "options", "objective"),
+    [
+        (("class_moment",), {}, "moment_softmax"),
+        (("class_moment",), {"moment": {"every": 2}}, "cosface"),
+        (("class_moment",), {"private_form": "softmax"}, "cosface"),
+        ((), {}, "cosface"),
+        (("class_embeddings",), {}, "positive_hinge"),
+    ],
+    ids=["moments", "moments for steps", "named", "nothing", "embeddings"],
+)
+def test_what_a_task_agreed_to_chooses_the_form(
+    reveals: tuple[str, ...], options: dict[str, Any], objective: str
+) -> None:
+    task = replace(TASK, privacy=PrivacySpec(reveals=reveals, min_cohort=3), options=options)
+    assert FEDFACE.requirements(task).objective == objective
+
+
 def test_the_first_round_takes_others_to_lie_evenly_and_opens_the_moments() -> None:
     runtime = Watched(TINY.runtime())
     state = FEDFACE.server_start(TASK, PART, TINY.theta)
