@@ -30,7 +30,8 @@ final class FedFace {
         options.has("margin");
         options.has("preset");
         options.has("spread_out");
-        form(options);
+        boolean isKnown = Arrays.asList("softmax", "hinge").contains(form(options));
+        Methods.require(isKnown, task, "options.private_form = " + form(options));
         publicSpec(options);
         Methods.require(!options.has("public_step"), task, "options.public_step");
         if (options.has("moment")) {
