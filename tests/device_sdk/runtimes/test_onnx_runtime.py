@@ -17,14 +17,15 @@ from device_sdk.runtimes.forms import ObjectiveForm, standard_forms
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
+from mien.backbones.gate import build_gated
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import ConfigError, LateError, LayoutMismatchError, NonFiniteError, NotFoundError
 from mien.methods.base import StepRule, Trained, TrainingJob
 from mien.models.known_models import SFACE
-from mien.specs import LocalSpec
+from mien.specs import FaceInputSpec, LocalSpec
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_runtime
 from tests.mien.backbones._models import mobilefacenet_file, real_crops, wheel_model
-from tests.tiny import made_up_crops, tiny_cnn
+from tests.tiny import made_up_crops, tiny_cnn, tiny_of
 
 pytestmark = pytest.mark.numerics
 
@@ -328,6 +329,22 @@ def test_tails_of_real_recognisers_get_torchs_update_on_faces(name: str, tmp_pat
     assert expected.loss_after < expected.loss_before
     distance = relative(found, expected)  # a number: a failing comparison of arrays would print what faces became
     assert distance <= 1e-4
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_gated_model_embeds_as_in_torch(tmp_path: Path, *, is_open: bool) -> None:
+    tiny = tiny_of(build_gated(FaceInputSpec(dim=17), base=lambda _spec: tiny_cnn(8).backbone))
+    folder = folder_for(tmp_path, tiny.layout)
+    export_graphs(tiny.spec, tiny.layout, folder, backbone=tiny.backbone, forms=[])
+    part, theta = tiny.part(), tiny.theta
+    if is_open:
+        theta = part.scatter(theta, np.random.default_rng(0).uniform(-0.5, 0.5, part.size).astype(np.float32))
+    runtime = OnnxRuntime(tiny.spec, tiny.layout, GraphFolder.open(tmp_path, tiny.spec, tiny.layout))
+    crops = made_up_crops(5, seed=1)
+    found, expected = runtime.features(theta, crops), tiny.runtime().features(theta, crops)
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    assert (np.abs(expected[:, :8]).max() > 0.1 * np.abs(expected).max()) == is_open
+    np.testing.assert_allclose(runtime.embed(theta, crops), tiny.runtime().embed(theta, crops), atol=1e-5)
 
 
 def test_onnx_runtime_neither_numbers_the_device_nor_reports(tmp_path: Path) -> None:

@@ -76,6 +76,11 @@ class TestFromTheCoordinator:
         assert np.array_equal(model.theta[: plain.layout.size], plain.theta)
         assert np.array_equal(model.theta[plain.layout.size :], np.append(np.eye(128, dtype=np.float32), np.zeros(128)))
 
+    def test_import_with_a_gate_wants_enough_people_to_know_its_own(self, tmp_path: Path) -> None:
+        folder = people_in(tmp_path / "people", 3, 2)
+        with pytest.raises(ConfigError, match=r"--gate people gives 12 pairs of strangers, and .* 0\.001 needs 30000"):
+            parent.import_model(sface_path(), tmp_path / "gated", gate=folder)
+
     def test_evaluation_equals_an_independent_one(
         self, sface: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
