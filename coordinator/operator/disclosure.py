@@ -43,7 +43,7 @@ _REVEALED: Final = {
     ),
     "class_moment": (
         "This coordinator also opens the sum of second moments of phones' class embeddings, or of their people's mean "
-        "features: no single template, but it tells whether somebody whose face is known is among a few hundred phones."
+        "features: no single template, but it tells whether somebody whose face is known is among thousands of phones."
     ),
 }
 

@@ -152,7 +152,7 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
     if REVEALS not in privacy.reveals and not privacy.dp.is_on:
         raise ConfigError(
             "method statistics shows the coordinator the sum of people's second moments, which tells whether a known "
-            f'face is among a few hundred; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
+            f'face is among thousands; agree with privacy.reveals = ["{REVEALS}"], or promise privacy.dp'
         )
     if privacy.dp.is_on and privacy.dp.max_participations != 1:
         raise ConfigError(

