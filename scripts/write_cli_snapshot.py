@@ -46,6 +46,7 @@ MODULES: Final = (
     "benchmarks.identify",
     "benchmarks.lfw",
     "benchmarks.personal",
+    "benchmarks.phone_round",
     "benchmarks.search",
     "benchmarks.secagg",
     "benchmarks.simulation",

@@ -529,8 +529,7 @@ class Engine:
 
     async def _stage_after(self, steps: frozenset[Step], device_id: DeviceId, record: RoundRecord) -> Stage:
         """Return how a round ended for a device that had come to one of the steps; raises LateError for any other."""
-        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
-        if participants[device_id] not in steps:
+        if await self._stores.thread.run(self._stores.store.participant, record.id, device_id) not in steps:
             raise LateError("that round is over; nothing is lost, check in again")
         return record.stage
 
@@ -562,8 +561,8 @@ class Engine:
         record = await self._record(name)
         if not record.stage.is_over:  # an error ended the task's loop, and the round goes on in another one
             raise UnreachableError("the round is being picked up; follow it again", retry_after_s=2.0)
-        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
-        if record.stage is Stage.CLOSED and participants.get(device_id) not in COUNTED:
+        step = await self._stores.thread.run(self._stores.store.participant, record.id, device_id)
+        if record.stage is Stage.CLOSED and step not in COUNTED:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
 
@@ -575,11 +574,11 @@ class Engine:
         record = await self._record(name)
         attempt = next((each for each in self._attempts(name.task_id) if each.record.id == record.id), None)
         if attempt is not None and attempt.is_current:
-            participants = attempt.state.participants
+            step = attempt.step_of(device_id)
         else:
             attempt = None
-            participants = await self._stores.thread.run(self._stores.store.participants, record.id)
-        if device_id not in participants:
+            step = await self._stores.thread.run(self._stores.store.participant, record.id, device_id)
+        if step is None:
             raise NotFoundError("this device was not selected for that round; check in again")
         return attempt, record if attempt is None else attempt.record
 

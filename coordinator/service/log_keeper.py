@@ -42,6 +42,7 @@ HOLD_S: Final = 10.0
 _LOG: Final = structlog.get_logger()
 _RETRY_S: Final = 1.0
 _WITNESS_RETRY_S: Final = 5.0
+_KEPT_PROOFS: Final = 64
 _REFRESH_S: Final = 300.0
 """A checkpoint is kept anew at that age, so that phones see that the registrar goes on watching."""
 
@@ -78,6 +79,7 @@ class LogKeeper:
         self._store, self._thread, self._clock, self._cosigner = store, thread, clock, cosigner
         self._signer = log_signer(authority)
         self._vouched = vouch(authority, self.public_key)
+        self._proofs: dict[tuple[int, int, int], tuple[list[bytes], list[bytes]]] = {}
         self._wanted, self._cosigned = Pulse(), Pulse()
         self._witnessed: int | None = None
         self._kept_at = float("-inf")
@@ -166,12 +168,11 @@ class LogKeeper:
 
         Raises NotFoundError where the log has no statement of the round.
         """
-        position = await self._log(round_log.position_of, "round", subject)
-        if position is None:
-            raise NotFoundError("the log holds no statement of this round; it began before there was a log")
         ends = self._clock.monotonic_s() + limit_s
         while True:
-            count, head = self._cosigned.count, await self._log(round_log.read_head)
+            count, (position, head) = self._cosigned.count, await self._log(_place, subject)
+            if position is None:
+                raise NotFoundError("the log holds no statement of this round; it began before there was a log")
             if head.cosigned_size > max(position, first_size - 1):
                 return await self._proof(head.cosigned, head.cosigned_size, position, first_size)
             left_s = ends - self._clock.monotonic_s()
@@ -182,10 +183,13 @@ class LogKeeper:
             await self._cosigned.after(count, left_s)
 
     async def _proof(self, note: str, size: int, position: int, first_size: int) -> EntryProof:
-        inclusion = await self._log(round_log.prove_inclusion, position, size)
-        # To a phone that saw a larger log there is nothing to prove.
-        consistency = await self._log(round_log.prove_consistency, first_size, size) if first_size <= size else []
-        return EntryProof(note, position, inclusion, consistency)
+        """Return a proof; all phones of a round ask for the same one, which the log, once so long, never changes."""
+        wanted = (size, position, first_size)
+        if wanted not in self._proofs:
+            self._proofs[wanted] = await self._log(_proofs, *wanted)
+            if len(self._proofs) > _KEPT_PROOFS:
+                del self._proofs[next(iter(self._proofs))]
+        return EntryProof(note, position, *self._proofs[wanted])
 
     def _due(self, db: sa.Connection) -> tuple[LogHead, Note, list[bytes]]:
         head = round_log.read_head(db)
@@ -224,3 +228,14 @@ class LogKeeper:
 
     async def _log(self, call: Callable[..., round_log.T], *args: object) -> round_log.T:
         return await self._thread.run(self._store.round_log, lambda db: call(db, *args))
+
+
+def _place(db: sa.Connection, subject: str) -> tuple[int | None, LogHead]:
+    """Return where the statement of a round stands, and the log's head."""
+    return round_log.position_of(db, "round", subject), round_log.read_head(db)
+
+
+def _proofs(db: sa.Connection, size: int, position: int, first_size: int) -> tuple[list[bytes], list[bytes]]:
+    """Return the proofs of an entry and of a log that a phone saw; there is nothing to prove of one that was larger."""
+    consistency = round_log.prove_consistency(db, first_size, size) if first_size <= size else []
+    return round_log.prove_inclusion(db, position, size), consistency

@@ -84,11 +84,12 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         ):
             if len(names) > _MAX_NAMES:
                 raise CorruptDataError(f"check-in names {len(names)} {what}; at most {_MAX_NAMES}")
-        await self._saw(DeviceCall(device.device_id, population, printable(request.software), told_json(request)))
+        call = DeviceCall(device.device_id, population, printable(request.software), told_json(request))
+        stays_out = await self._saw(call)
         role = next((role for role, value in ROLES.items() if value == request.duty), None)
         if role is None:
             raise CorruptDataError("check-in offers a duty that this coordinator does not know; upgrade mien")
-        if await self._thread.run(self._store.stays_out, device.device_id):
+        if stays_out:
             return rounds_pb2.CheckInReply(wait=_wait(STAYS_OUT))
         engines = tuple(printable(name) for name in request.engines)
         backbones, methods = tuple(request.backbones), tuple(request.methods)

@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any, Final, NoReturn, TypeAlias
 from urllib.parse import unquote
 
@@ -76,12 +77,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor, ABC):
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
         """Return the called method's handler, wrapped."""
-        handler = await continuation(handler_call_details)
+        handler, method = await continuation(handler_call_details), handler_call_details.method
         if handler is None:
             return None
+        known = self._made.get(method)
+        if known is None or known[0] is not handler:
+            self._made[method] = known = handler, self._around_handler(handler, method)
+        return known[1]
+
+    @cached_property
+    def _made(self) -> dict[str, tuple[Handler, Handler]]:
+        """Handlers of methods that were called, and what they were wrapped into: made once, not for each call."""
+        return {}
+
+    def _around_handler(self, handler: Handler, method: str) -> Handler:
         sides = (handler.request_streaming, handler.response_streaming)
         form = "_".join("stream" if streaming else "unary" for streaming in sides)
-        call = self.wrapped(getattr(handler, form), form, handler_call_details.method)
+        call = self.wrapped(getattr(handler, form), form, method)
         made: Handler = getattr(grpc, f"{self.form(form)}_rpc_method_handler")(call, *self.codec(handler))
         return made
 

@@ -346,6 +346,13 @@ class Store(RollOutStore):
             rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id))
             return {DeviceId(device_id): Step(step) for device_id, step in rows}
 
+    def participant(self, round_id: RoundId, device_id: DeviceId) -> Step | None:
+        """Return the step of one participant of an attempt, None for a device that is none."""
+        same = sa.and_(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.device_id == device_id)
+        with self._transaction() as db:
+            step = db.scalar(sa.select(PARTICIPANTS.c.step).where(same))
+            return None if step is None else Step(step)
+
     # Uploads
 
     def announce_uploads(self, uploads: Sequence[UploadRecord]) -> list[UploadRecord]:
@@ -402,9 +409,12 @@ class Store(RollOutStore):
 
     # Devices, history, settings
 
-    def saw_devices(self, seen: Sequence[DeviceCall | tuple[str, str, str]]) -> list[None]:
-        """Remember that devices called, and what they told; the last word of one counts."""
-        now_ms, there = self._clock.now_ms(), set[str]()
+    def saw_devices(self, seen: Sequence[DeviceCall | tuple[str, str, str]]) -> list[bool]:
+        """Remember that devices called, and what they told, and return of each whether it asked to be left out.
+
+        The last word of one counts.
+        """
+        now_ms, there = self._clock.now_ms(), dict[DeviceId, bool]()
         rows: dict[DeviceId, dict[str, object]] = {}
         for call in (DeviceCall(*each) for each in seen):
             before = rows.get(call.device_id, {})
@@ -412,7 +422,9 @@ class Store(RollOutStore):
             rows[call.device_id] = {"of": call.device_id, **facts, "told": call.told_json or before.get("told")}
         with self._transaction() as db:
             for part in _parts(list(rows)):
-                there |= set(db.scalars(sa.select(DEVICES.c.device_id).where(DEVICES.c.device_id.in_(part))))
+                known_rows = sa.select(DEVICES.c.device_id, DEVICES.c.stays_out_since_ms)
+                for device_id, since_ms in db.execute(known_rows.where(DEVICES.c.device_id.in_(part))):
+                    there[DeviceId(device_id)] = since_ms is not None
             new = [row for of, row in sorted(rows.items()) if of not in there]
             values: dict[str, Any] = {name: sa.bindparam(name) for name in ("population", "software")}
             values["last_seen_ms"] = sa.bindparam("now")
@@ -424,7 +436,7 @@ class Store(RollOutStore):
                 update = sa.update(DEVICES).where(DEVICES.c.device_id == sa.bindparam("of"))
                 kept = sa.func.coalesce(sa.bindparam("told", type_=sa.Text), DEVICES.c.told_json)
                 db.execute(update.values(**values, told_json=kept), known)
-        return [None] * len(seen)
+        return [there.get(DeviceId(each[0]), False) for each in seen]
 
     def set_participation(self, device_id: DeviceId, *, stays_out: bool) -> None:
         """Remember whether a device that has called may be chosen for rounds; said again, nothing changes."""
@@ -435,12 +447,6 @@ class Store(RollOutStore):
             if db.execute(update.values(stays_out_since_ms=since_ms)).rowcount:
                 action = "device.stays_out" if stays_out else "device.takes_part"
                 self._log(db, f"device:{device_id}", action, device_id)
-
-    def stays_out(self, device_id: DeviceId) -> bool:
-        """Tell whether a device asked to be left out of rounds."""
-        query = sa.select(DEVICES.c.stays_out_since_ms).where(DEVICES.c.device_id == device_id)
-        with self._transaction() as db:
-            return db.scalar(query) is not None
 
     def devices_since(self, since_ms: int) -> dict[PopulationId, int]:
         """Return how many devices of each population have called since then."""
@@ -636,12 +642,18 @@ def _commit_uploads(db: sa.Connection, round_id: RoundId, device_ids: Sequence[D
 
 
 def _keep_steps(db: sa.Connection, round_id: RoundId, steps: Iterable[StepRecord]) -> None:
-    """Keep accepted steps; one that is there already is the same."""
-    for step in steps:
-        values = {"round_id": round_id, "device_id": step.device_id, "stage": step.stage.value}
-        same = sa.and_(*(STEPS.c[name] == value for name, value in values.items()))
-        if db.scalar(sa.select(STEPS.c.id).where(same)) is None:
-            db.execute(sa.insert(STEPS).values(**values, message=step.message))
+    """Keep accepted steps, in order; one that is there already is the same."""
+    wanted = {(step.device_id, step.stage.value): step.message for step in reversed([*steps])}
+    for part in _parts(sorted({device_id for device_id, _ in wanted})):
+        same = sa.and_(STEPS.c.round_id == round_id, STEPS.c.device_id.in_(part))
+        for device_id, stage in db.execute(sa.select(STEPS.c.device_id, STEPS.c.stage).where(same)):
+            wanted.pop((DeviceId(device_id), stage), None)
+    rows = [
+        {"round_id": round_id, "device_id": device_id, "stage": stage, "message": message}
+        for (device_id, stage), message in reversed(wanted.items())
+    ]
+    if rows:
+        db.execute(sa.insert(STEPS), rows)
 
 
 def _merge_participants(db: sa.Connection, change: RoundChange, now_ms: int) -> None:

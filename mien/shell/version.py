@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from typing import Final
@@ -17,8 +18,12 @@ def version() -> str:
         return _UNINSTALLED
 
 
+@functools.cache
 def software(program: str) -> str:
-    """Return a program's name and version; its name alone where it was not installed."""
+    """Return a program's name and version; its name alone where it was not installed.
+
+    It is looked up once: reading what is installed takes milliseconds, and servers tell every caller.
+    """
     try:
         return f"{program} {installed_version('mien')}"
     except PackageNotFoundError:

@@ -41,6 +41,7 @@ from mien.secagg import (
     MemoryLog,
     Profile,
 )
+from mien.secagg.keys import VerifyLeaf
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import protect
 from mien.secagg.planner import RoundIds
@@ -343,11 +344,13 @@ class FakeDevice:
         model: ModelSpec = SPEC,
         public_shard: str = "",
         shared: bytes = b"",
+        verify: VerifyLeaf | None = None,
     ) -> FakePart:
         """Return this device's part in an attempt that it was given, not yet begun.
 
         `layout` is the contribution's, by default that on the tiny model, whose description `model` is by default;
-        `public_shard` names the public faces that came with it. `shared` are the words of the method's reply.
+        `public_shard` names the public faces that came with it. `shared` are the words of the method's reply,
+        `verify` checks peers' certificates: many devices in one process may share what each has found.
         """
         ref, layout = assignment.round, layout or layout_of(task)
         names = TaskId(ref.task_id), RoundNumber(ref.round), AttemptNumber(ref.attempt)
@@ -369,7 +372,7 @@ class FakeDevice:
                 identity=self.credentials.signer,
                 assignment=known,
                 policy=DevicePolicy(min_cohort=2, profiles=frozenset(Profile)),
-                verify=leaf_verifier(self.credentials.registrar, self.population, lambda: datetime.now(UTC)),
+                verify=verify or leaf_verifier(self.credentials.registrar, self.population, lambda: datetime.now(UTC)),
                 log=self._log,
                 random_bytes=secret_bytes,
             )

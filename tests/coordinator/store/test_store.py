@@ -122,6 +122,7 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     saved = store.save_round(RoundChange(opened, training, steps=steps))
     assert (saved.stage, saved.num_selected, saved.deadline_ms) == (Stage.TRAINING, 2, 99000)
     assert store.participants(opened.id) == steps
+    assert [store.participant(opened.id, device) for device in ("d1", "d3")] == [Step.SELECTED, None]
 
     blob = BlobId("e" * 64, 800)
     assert not announced(store, opened, blob).agreeing(blob).is_committed
@@ -213,6 +214,8 @@ def test_devices_and_settings_are_remembered(store: Store) -> None:
     both = [DeviceCall("d2", "default", "b", '{"engines":["onnxruntime"]}'), DeviceCall("d2", "default", "c")]
     store.saw_devices(both)
     assert [(device.software, device.told_json) for device in store.devices(after="d1")] == [("c", both[0].told_json)]
+    store.set_participation("d1", stays_out=True)
+    assert store.saw_devices([("d1", "default", "a"), ("d3", "default", "a")]) == [True, False]
     store.remember("k", "1")
     store.remember("k", "2")
     assert (store.setting("k"), store.setting("other")) == ("2", None)
