@@ -106,10 +106,15 @@ class LogFiles:
         write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
 
     def accuse(self, evidence: dict[str, object]) -> str:
-        """Keep evidence behind what there is; the first pieces stay, or a liar could push them out."""
+        """Keep evidence behind what there is; the first pieces stay, or a liar could push them out.
+
+        A piece that is larger than any honest one is kept without what the coordinator sent, which says nothing true.
+        """
         found = self.evidence()
         same = [each for each in found if (each["why"], each["statement"]) == (evidence["why"], evidence["statement"])]
         if not same and len(found) < MAX_EVIDENCE:
+            if len(to_canonical_json(evidence)) > _MAX_BYTES // 2:
+                evidence = {**evidence, "shown": None}
             write_atomically(self.evidence_path, to_canonical_json([*found, evidence]), private=True)
         return str(self.evidence_path)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -246,3 +247,15 @@ def test_a_liar_cannot_push_the_first_evidence_out(phone: Phone, coordinator: Co
     kept = phone.files.evidence()
     assert len(kept) == MAX_EVIDENCE
     assert kept[0]["statement"] == statement(10).data.decode()
+
+
+def test_a_lie_of_any_length_is_kept_and_read_again(phone: Phone, coordinator: Coordinator) -> None:
+    class Verbose:
+        def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+            proof = coordinator.prove_round(ref, first_size)
+            return dataclasses.replace(proof, inclusion=proof.inclusion * 20_000)
+
+    for number in range(10, 13):
+        with pytest.raises(TransparencyError):
+            phone.check(Verbose(), statement(number))
+    assert [each["shown"] for each in phone.files.evidence()] == [None] * 3
