@@ -33,6 +33,7 @@ MODULES: Final = (
     "device_sdk.export",
     "simulation.papers.demo.tune",
     "simulation.papers.leakage",
+    "simulation.papers.noised",
     "simulation.papers.spreadout.choice",
     "simulation.papers.spreadout.mix",
     "simulation.synthetic",

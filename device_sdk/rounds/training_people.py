@@ -6,8 +6,6 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.enrolled import Person, not_agreed
 from device_sdk.people.trained import TrainingFaces

@@ -16,6 +16,7 @@ Suffixes: N pictures, D features.
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -156,10 +157,10 @@ class _Study:
         return summed.total()
 
     def _behind(self, task: TaskSpec, total: Total) -> float:
-        state = STATISTICS.server_step(
-            task, self.part, STATISTICS.server_start(task, self.part, self._theta), total, {}
-        )
-        # A total that is too poor for a map leaves the model as it is, which is then what people get.
+        state = STATISTICS.server_start(task, self.part, self._theta)
+        # A sum that is too poor for a map, or refused, leaves the model as it is, which is then what people get.
+        with contextlib.suppress(CorruptDataError):
+            state = STATISTICS.server_step(task, self.part, state, total, {})
         values, dim = self.part.gather(state.theta).astype(np.float64), self._dim
         return self.error_rate(values[: dim * dim].reshape(dim, dim), values[dim * dim :])
 

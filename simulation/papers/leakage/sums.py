@@ -50,7 +50,7 @@ REBUILT: Final = (2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
-class Sums:
+class OpenedSums:
     """What is opened of a cohort, or a person's own part of it, in units of features: (D,), (D, D) and (D, D)."""
 
     num: int
@@ -58,9 +58,9 @@ class Sums:
     second: Matrix = field(repr=False)
     within: Matrix = field(repr=False)
 
-    def plus(self, other: Sums) -> Sums:
+    def plus(self, other: OpenedSums) -> OpenedSums:
         """Return the sums over both."""
-        return Sums(
+        return OpenedSums(
             self.num + other.num, self.mean + other.mean, self.second + other.second, self.within + other.within
         )
 
@@ -89,7 +89,7 @@ class Noise:
         """Return the noise so many times as large."""
         return Noise(factor * self.mean, factor * self.second, factor * self.within)
 
-    def on(self, sums: Sums, rng: np.random.Generator) -> Sums:
+    def on(self, sums: OpenedSums, rng: np.random.Generator) -> OpenedSums:
         """Return the sums as they are shown."""
         return replace(
             sums,
@@ -112,19 +112,19 @@ def noises() -> dict[str, Noise]:
     return {"clear": Noise(), **{f"eps{epsilon:g}": Noise.promising(epsilon) for epsilon in EPSILONS}}
 
 
-def statistics_of(x_ND: Matrix) -> Sums:
+def statistics_of(x_ND: Matrix) -> OpenedSums:
     """Return what one person's features of length 1 at most add, as `person_addends` has it, unpacked."""
     found, dim = person_addends(x_ND, OPTIONS.within_clip), x_ND.shape[1]
     within_DD = unpack_symmetric(found[WITHIN], dim) * OPTIONS.within_clip
-    return Sums(1, found[MEAN], unpack_symmetric(found[SECOND], dim), within_DD)
+    return OpenedSums(1, found[MEAN], unpack_symmetric(found[SECOND], dim), within_DD)
 
 
-def cut_statistics(features_ND: Matrix) -> Sums:
+def cut_statistics(features_ND: Matrix) -> OpenedSums:
     """Return what one person's features (N, D) add in a `statistics` task."""
     return statistics_of(features_ND / np.maximum(np.linalg.norm(features_ND, axis=1, keepdims=True), OPTIONS.longest))
 
 
-def class_statistics(features_ND: Matrix) -> Sums:
+def class_statistics(features_ND: Matrix) -> OpenedSums:
     """Return a class embedding and its square, as FedFace's moments sum them; nobody sums its pictures' scatter.
 
     A class embedding begins as the mean of a person's embeddings, at length 1.
@@ -134,7 +134,7 @@ def class_statistics(features_ND: Matrix) -> Sums:
     length = float(np.linalg.norm(mean_D))
     mean_D, offset_ND = mean_D / length, (x_ND - mean_D) / length
     within_DD = offset_ND.T @ offset_ND / max(1, len(x_ND) - 1)
-    return Sums(1, mean_D, np.outer(mean_D, mean_D), within_DD)
+    return OpenedSums(1, mean_D, np.outer(mean_D, mean_D), within_DD)
 
 
 @dataclass(frozen=True)
@@ -144,12 +144,12 @@ class People:
     The first `num_phones` have a phone; `pictures` are photos of one side, about.
     """
 
-    held: Sequence[Sums] = field(repr=False)
-    known: Sequence[Sums] = field(repr=False)
+    held: Sequence[OpenedSums] = field(repr=False)
+    known: Sequence[OpenedSums] = field(repr=False)
     num_phones: int
     pictures: float
 
-    def sum_of(self, members: Sequence[int]) -> Sums:
+    def sum_of(self, members: Sequence[int]) -> OpenedSums:
         """Return the sum over some people's phones."""
         total = self.held[members[0]]
         for member in members[1:]:
@@ -212,7 +212,7 @@ class Population:
         gain_DD = np.linalg.solve(self.spread, person_DD).T
         return self.mean + (known_CD - self.mean) @ gain_DD.T, self.spread - gain_DD @ person_DD
 
-    def drawn(self, num: int, rng: np.random.Generator) -> Sums:
+    def drawn(self, num: int, rng: np.random.Generator) -> OpenedSums:
         """Return the sums over `num` people drawn of normal distributions with these moments."""
         dim = len(self.mean)
         values_D, vectors_DD = self.axes
@@ -225,7 +225,7 @@ class Population:
         values_D, vectors_DD = self.scatter_axes
         root_DD = (vectors_DD * np.sqrt(values_D)) @ vectors_DD.T
         freedom = max(1, round(self.pictures) - 1)
-        return Sums(num, mean_D, second_DD, root_DD @ wishart(dim, num * freedom, rng) @ root_DD / freedom)
+        return OpenedSums(num, mean_D, second_DD, root_DD @ wishart(dim, num * freedom, rng) @ root_DD / freedom)
 
 
 def wishart(dim: int, freedom: int, rng: np.random.Generator) -> Matrix:
@@ -246,16 +246,16 @@ class Membership:
     """
 
     population: Population = field(repr=False)
-    parts: Sequence[Sums] = field(repr=False)
+    parts: Sequence[OpenedSums] = field(repr=False)
     is_exact: bool
     sees_scatter: bool = True
 
-    def scores(self, shown: Sums, noise: Noise) -> Matrix:
+    def scores(self, shown: OpenedSums, noise: Noise) -> Matrix:
         """Return the log likelihood ratio of each candidate's being in the sum, (C,)."""
         scores_C = self._of_means(shown, noise)
         return scores_C + self._of_scatter(shown, noise) if self.sees_scatter else scores_C
 
-    def _of_means(self, shown: Sums, noise: Noise) -> Matrix:
+    def _of_means(self, shown: OpenedSums, noise: Noise) -> Matrix:
         """Return the part of the sums of means and of their squares.
 
         In the axes of the population the N (m - mu) (m - mu)' have independent elements, of variance N l_i l_j, twice
@@ -291,7 +291,7 @@ class Membership:
             known_CD, unsure_DD = self.population.expected(known_CD)
         return (known_CD - self.population.mean) @ axes_DD, axes_DD.T @ unsure_DD @ axes_DD
 
-    def _of_scatter(self, shown: Sums, noise: Noise) -> Matrix:
+    def _of_scatter(self, shown: OpenedSums, noise: Noise) -> Matrix:
         """Return the part of the sum of scatters."""
         at = self.population
         values_D, axes_DD = at.scatter_axes
@@ -400,7 +400,7 @@ def _split(num_phones: int, size: int, num: int, rng: np.random.Generator) -> li
 
 def _opened(
     people: People, population: Population, cohort: Sequence[int], drawn: int, rng: np.random.Generator
-) -> Sums:
+) -> OpenedSums:
     real = people.sum_of(cohort)
     return real.plus(population.drawn(drawn, rng)) if drawn else real
 
@@ -468,7 +468,7 @@ def _rebuilt(
     }
 
 
-def rebuilt(shown: Sums, known_ND: Matrix, mean_D: Matrix) -> Matrix:
+def rebuilt(shown: OpenedSums, known_ND: Matrix, mean_D: Matrix) -> Matrix:
     """Return the N people, less `mean_D`, nearest to those known whose sum and second moment are the ones shown.
 
     With X their rows, X'X is given, so X = Q S^(1/2) with Q'Q the projector on what S spans; |X - G| is least for the
