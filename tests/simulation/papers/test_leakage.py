@@ -21,9 +21,9 @@ from simulation.papers.leakage.setting import FULL, QUICK, Person, mean_by_perso
 from simulation.papers.leakage.sums import (
     Membership,
     Noise,
+    OpenedSums,
     People,
     Population,
-    Sums,
     measure_sums,
     rebuilt,
     statistics_of,
@@ -151,7 +151,7 @@ def summed(num_phones: int, num_others: int, seed: int, pictures: int = 4, dim: 
     rng = np.random.default_rng(seed)
     mean = np.full(dim, 0.1)
 
-    def person() -> tuple[Sums, Sums]:
+    def person() -> tuple[OpenedSums, OpenedSums]:
         own = mean + 0.03 * rng.standard_normal(dim)
         sides = own + 0.03 * rng.standard_normal((2, pictures, dim))
         return statistics_of(sides[0]), statistics_of(sides[1])
