@@ -186,7 +186,7 @@ class Population:
         apart_NDD = within_NDD - within_DD
         shared = float((apart_NDD[:num] * apart_NDD[num:]).sum()) / max(1e-30, float((apart_NDD[num:] ** 2).sum()))
         of_normal = (float(np.trace(within_DD)) ** 2 + float((within_DD**2).sum())) / max(1.0, people.pictures - 1)
-        excess = float((apart_NDD**2).sum(axis=(1, 2)).mean()) / of_normal
+        excess = float((apart_NDD**2).sum(axis=(1, 2)).mean()) / max(1e-30, of_normal)
         mean_D = means_ND.mean(axis=0)
         return cls(mean_D, spread_DD, within_DD, people.pictures, max(0.0, shared), excess)
 
@@ -253,7 +253,8 @@ class Membership:
     def scores(self, shown: OpenedSums, noise: Noise) -> Matrix:
         """Return the log likelihood ratio of each candidate's being in the sum, (C,)."""
         scores_C = self._of_means(shown, noise)
-        return scores_C + self._of_scatter(shown, noise) if self.sees_scatter else scores_C
+        is_scattered = self.sees_scatter and self.population.within.any()  # nobody is of one picture each
+        return scores_C + self._of_scatter(shown, noise) if is_scattered else scores_C
 
     def _of_means(self, shown: OpenedSums, noise: Noise) -> Matrix:
         """Return the part of the sums of means and of their squares.
