@@ -811,7 +811,7 @@ def _device(
         _system_errors(),
         _narrator(as_json) as plain,
         Pulse(plain) if says_it_waits else nullcontext(plain) as tell,
-        TemporaryDirectory(prefix="mien-none-") if not begins and not home.exists() else nullcontext() as passing,
+        TemporaryDirectory(prefix="mien-none-") if not begins and not _is_there(home) else nullcontext() as passing,
         Device.open(
             home if passing is None else passing,
             options=options if passing is None else {**(options or {}), "keystore": "file"},
@@ -820,6 +820,12 @@ def _device(
         ) as device,
     ):
         yield device
+
+
+def _is_there(home: Path) -> bool:
+    """Whether a home exists; raises ConfigError where a file is in the way."""
+    HomeFolder.at(home)
+    return home.exists()
 
 
 @contextmanager

@@ -100,8 +100,8 @@ def test_settings_that_cannot_be_read(phone: Phone, words: str) -> None:
 @needs_permissions
 def test_a_new_home_on_a_read_only_folder(tmp_path: Path) -> None:
     (tmp_path / "ro").mkdir(mode=0o500)
-    for home in ("ro", "ro/below"):
-        assert "may not write" in Phone(tmp_path / home).refuses("status", error=KeyStoreError, bound=True)
+    for home, words in (("ro", ["status"]), ("ro/below", ["join", "mien://join"])):
+        assert "may not write" in Phone(tmp_path / home).refuses(*words, error=KeyStoreError, bound=True)
         code, lines = Phone(tmp_path / home).says("config", "show", bound=True)
         assert (code, lines) == (0, [])
 
