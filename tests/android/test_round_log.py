@@ -1,4 +1,7 @@
-"""Phones of the JVM and a coordinator whose log of rounds lies: none trains, and each keeps what it was shown."""
+"""Phones of the JVM and a coordinator that lies, in its log of rounds or by letting revoked phones in.
+
+For a round of a log that lies none trains, and each keeps what it was shown; nobody masks with a revoked phone.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ import hashlib
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from cryptography import x509
 
 from device_sdk.models.models import Model
 from mien.layout import model_id
@@ -86,6 +91,22 @@ def until_enough(phone: JvmDevice) -> dict[str, Any]:
     return outcome
 
 
+def in_a_second_sum(phone: JvmDevice) -> dict[str, Any]:
+    """Have a phone that may be in two sums over a model look for work, and return how that ended."""
+    while (outcome := phone.do("participate", min_cohort=3, unmet=[], max_sums_per_model=2))["kind"] == "WAIT":
+        pass
+    return outcome
+
+
+def revoke(story: Story, phone: JvmDevice) -> None:
+    """Revoke a phone, and wait until the coordinator has the list that names it."""
+    story.fleet.revoke(phone.do("status")["device"])
+    path, end = story.fleet.coordinator.home.crl_path, time.monotonic() + 120
+    while not len(x509.load_der_x509_crl(path.read_bytes())):
+        assert time.monotonic() < end, "the coordinator was not told"
+        time.sleep(0.1)
+
+
 def all_of(phones: list[JvmDevice]) -> list[dict[str, Any]]:
     with ThreadPoolExecutor(len(phones)) as pool:
         return list(pool.map(take_part, phones))
@@ -154,7 +175,19 @@ def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Stor
         cancel(story, cancelled)
         status = phones[0].do("status")
         assert (status["num_private_sums"], status["num_sums_today"]) == (1, 1)
-        # 6. Its owner may begin anew.
+        # 6. A phone that the registrar has revoked and the coordinator lets in: nobody shares keys with it.
+        revoke(story, phones[0])
+        tell(lie, admits_revoked=True)
+        among_them = story.fleet.submit(task("among-them", rounds=1))
+        with ThreadPoolExecutor(len(phones)) as pool:
+            revoked, *others = pool.map(in_a_second_sum, phones)
+        assert [(other["kind"], other["code"]) for other in others] == [("NOT_COUNTED", "cohort")] * 2
+        assert all("the registrar has revoked a phone of this cohort" in other["reason"] for other in others)
+        assert all("shares" not in other["words"] for other in others)
+        assert revoked["kind"] == "NOT_COUNTED"
+        cancel(story, among_them)
+        assert [phone.do("status")["num_private_sums"] for phone in phones] == [1] * 3
+        # 7. Its owner may begin anew.
         phones[0].do("log")
         status = phones[0].do("status")
         assert (status["lies"], status["log_entries"]) == ([], 0)

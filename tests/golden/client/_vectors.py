@@ -32,6 +32,7 @@ from mien.secagg.pipeline import encode
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum, statement_sha256
 from mien.secagg.vector import VectorLayout
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
+from tests.golden.client._revocations_vectors import revocations
 from tests.golden.client._sums_vectors import sums
 from tests.golden.client._transparency_vectors import transparency
 from tests.golden.client._vision_vectors import vision
@@ -578,5 +579,6 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "bundles.json": releases,
     "transparency.json": transparency,
     "sums.json": sums,
+    "revocations.json": revocations,
     "vision.json": vision,
 }

@@ -29,7 +29,7 @@ def load(name: str) -> Any:
     return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["draws.json", "invites.json", "sealed.json", "transparency.json"])
+@pytest.mark.parametrize("name", ["draws.json", "invites.json", "revocations.json", "sealed.json", "transparency.json"])
 def test_the_files_are_what_the_code_gives(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
     assert written == text_of(name), "phones in other languages have to follow: write the vectors again, and build them"
@@ -176,6 +176,23 @@ def test_every_look_at_the_log_ends_with_what_it_is_called_after() -> None:
     assert sum(end == "waits" for end in ends.values()) == 5
     assert all((look["why"] is not None) is (look["ends"] == "refused") for look in looks)
     assert len({look["why"] for look in looks if look["why"]}) >= 9
+
+
+def test_a_list_of_revoked_phones_ends_with_what_it_is_called_after() -> None:
+    file = load("revocations.json")
+    ends = {each["what"]: each["ends"] for each in file["lists"]}
+    assert {what for what, end in ends.items() if end == "ok"} == {
+        *("nobody is revoked", "one is revoked", "others are revoked"),
+        *("the oldest that counts", "of a clock that is ahead"),
+    }
+    assert [what for what, end in ends.items() if end == "cohort"] == ["too old"]
+    assert sum(end == "certificate" for end in ends.values()) == 11
+    (unused_bits,) = file["taken_with_one_bit_changed"]
+    (der,) = (bytes.fromhex(each["der"]) for each in file["lists"] if each["what"] == "one is revoked")
+    assert der[unused_bits - 2 :].startswith(bytes([3, len(der) - unused_bits, 0])), "the head of the signature"
+    none, one, others = ([*each["ends"].values()] for each in file["rosters"])
+    assert (none, others) == (["ok"] * 9, ["ok"] * 9)
+    assert sorted(one) == ["cohort"] * 8 + ["ok"], "all but the one that was revoked, which is told of the others alone"
 
 
 def test_sums_are_refused_for_every_reason_and_cost_as_written() -> None:

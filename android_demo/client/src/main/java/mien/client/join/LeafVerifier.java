@@ -1,9 +1,11 @@
 package mien.client.join;
 
+import java.math.BigInteger;
 import java.security.cert.CertificateParsingException;
 import java.security.cert.X509Certificate;
 import java.util.Arrays;
 import java.util.List;
+import java.util.function.Predicate;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -25,11 +27,15 @@ public final class LeafVerifier implements VerifyLeaf {
     private final X509Certificate authority;
     private final String population;
     private final Clock clock;
+    private final Predicate<BigInteger> isRevoked;
 
-    public LeafVerifier(X509Certificate authority, String population, Clock clock) {
+    /** {@code isRevoked} says of a serial number whether the registrar has revoked that certificate. */
+    public LeafVerifier(
+            X509Certificate authority, String population, Clock clock, Predicate<BigInteger> isRevoked) {
         this.authority = authority;
         this.population = population;
         this.clock = clock;
+        this.isRevoked = isRevoked;
     }
 
     @Override
@@ -44,6 +50,11 @@ public final class LeafVerifier implements VerifyLeaf {
         }
         if (leaf.getVersion() != 3 || leaf.getBasicConstraints() != -1 || !isForClients(leaf)) {
             throw refused("is not a device's; leave this round");
+        }
+        if (isRevoked.test(leaf.getSerialNumber())) {
+            throw new MienException(
+                    ErrorCode.COHORT,
+                    "the registrar has revoked a phone of this cohort; nothing was sent, this phone waits for another one");
         }
         return named(leaf);
     }

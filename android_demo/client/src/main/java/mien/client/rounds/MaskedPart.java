@@ -1,8 +1,10 @@
 package mien.client.rounds;
 
+import java.math.BigInteger;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Predicate;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -48,6 +50,7 @@ final class MaskedPart {
     private final Identity identity;
     private final Agreement agreement;
     private final AttemptLog log;
+    private final Predicate<BigInteger> isRevoked;
     private final Clock clock;
     private final RandomBytes random;
     private final TaskSpec task;
@@ -66,6 +69,7 @@ final class MaskedPart {
             Identity identity,
             Agreement agreement,
             AttemptLog log,
+            Predicate<BigInteger> isRevoked,
             Clock clock,
             RandomBytes random,
             TaskSpec task,
@@ -77,6 +81,7 @@ final class MaskedPart {
         this.identity = identity;
         this.agreement = agreement;
         this.log = log;
+        this.isRevoked = isRevoked;
         this.clock = clock;
         this.random = random;
         this.task = task;
@@ -191,7 +196,7 @@ final class MaskedPart {
                         expected(ref, task, modelId, statement, layout),
                         Math.max(agreement.minCohort, task.smallestSum),
                         agreement.profiles,
-                        new LeafVerifier(identity.registrarCa, identity.population, clock),
+                        new LeafVerifier(identity.registrarCa, identity.population, clock, isRevoked),
                         log,
                         random);
         endsMs = clock.monotonicMs() + 1000 * round.config.totalSeconds + GRACE_MS;

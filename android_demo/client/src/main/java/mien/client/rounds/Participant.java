@@ -1,5 +1,6 @@
 package mien.client.rounds;
 
+import java.math.BigInteger;
 import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -7,9 +8,11 @@ import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
+import java.util.function.Predicate;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.join.RevocationList;
 import mien.client.model.Manifest;
 import mien.client.model.Model;
 import mien.client.model.ModelStore;
@@ -430,9 +433,19 @@ public final class Participant {
         ContributionLayout layout = Methods.layout(task, model, part(task, model));
         AttemptLog sums =
                 attempts.under(new Budget(task, agreement), client.identity.population, pending.pictures, clock);
+        Predicate<BigInteger> isRevoked;
+        try {
+            // A contribution that counts already leaves nothing to say, and so nobody to say it to.
+            isRevoked = countedBefore ? serial -> false : revoked();
+        } catch (MienException error) {
+            if (error.code().isTransient()) {
+                throw error;
+            }
+            return refuse(pending.ref, error);
+        }
         MaskedPart part =
                 new MaskedPart(
-                        client.identity, agreement, sums, clock, random, task, pending.ref, model.modelId,
+                        client.identity, agreement, sums, isRevoked, clock, random, task, pending.ref, model.modelId,
                         pending.statement, layout, pending.contribution);
         boolean[] counts = {countedBefore};
         Outcome[] ended = new Outcome[1];
@@ -450,6 +463,19 @@ public final class Participant {
             return ended[0];
         }
         return uncounted(pending.ref, ErrorCode.LATE.code(), "the round closed without this phone's contribution");
+    }
+
+    /**
+     * Returns whom the registrar has revoked, by its list, which the coordinator hands on. Throws CERTIFICATE for a list
+     * that is not the registrar's, COHORT for an old one.
+     */
+    private Predicate<BigInteger> revoked() {
+        if (log == null) {
+            return serial -> false;
+        }
+        RevocationList list = RevocationList.parse(client.revocations(), client.identity.registrarCa);
+        list.checkAge(clock.unixMs());
+        return list::names;
     }
 
     /** Says what a stage asks for; returns how the round ended for this device, null while it goes on. */

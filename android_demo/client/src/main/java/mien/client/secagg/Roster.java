@@ -44,7 +44,7 @@ final class Roster {
 
     /**
      * Returns the roster in message 2 once everything in it that this device can check holds; throws VIOLATION or
-     * CERTIFICATE for one that does not, COHORT for too few devices.
+     * CERTIFICATE for one that does not, COHORT for too few devices or one that was revoked.
      */
     static Roster read(byte[] message, RoundConfig config, Entry own, VerifyLeaf verify) {
         MessageReader in = new MessageReader(message, MessageReader.ROSTER);

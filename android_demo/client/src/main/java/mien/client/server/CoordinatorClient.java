@@ -4,6 +4,7 @@ import com.google.protobuf.ByteString;
 import io.grpc.Context;
 import io.grpc.ManagedChannel;
 import io.grpc.StatusRuntimeException;
+import java.io.ByteArrayOutputStream;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Random;
@@ -14,6 +15,7 @@ import mien.client.MienException;
 import mien.client.join.Channels;
 import mien.client.join.Handshake;
 import mien.client.join.Identity;
+import mien.client.join.RevocationList;
 import mien.client.join.Traffic;
 import mien.client.model.Blob;
 import mien.client.model.Manifest;
@@ -31,6 +33,7 @@ import mien.v1.ModelsOuterClass.ModelManifest;
 import mien.v1.RoundsGrpc;
 import mien.v1.RoundsOuterClass.CheckInReply;
 import mien.v1.RoundsOuterClass.CheckInRequest;
+import mien.v1.RoundsOuterClass.DownloadRevocationsRequest;
 import mien.v1.RoundsOuterClass.FollowRoundRequest;
 import mien.v1.RoundsOuterClass.LeaveRoundRequest;
 import mien.v1.RoundsOuterClass.ProveRoundReply;
@@ -166,6 +169,40 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         ProveRoundRequest request =
                 ProveRoundRequest.newBuilder().setRound(ref.message()).setFirstSize(firstSize).build();
         return call(() -> soon().proveRound(request));
+    }
+
+    /** Returns the registrar's list of revoked certificates (DER), unverified: {@link RevocationList} reads it. */
+    public byte[] revocations() {
+        return call(
+                () -> {
+                    ByteArrayOutputStream list = new ByteArrayOutputStream();
+                    Context.CancellableContext context = Context.current().withCancellation();
+                    try {
+                        context.run(() -> gather(downloadRevocations(), list));
+                    } finally {
+                        context.cancel(null);
+                    }
+                    return list.toByteArray();
+                });
+    }
+
+    private Iterator<DataChunk> downloadRevocations() {
+        return rounds.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS)
+                .downloadRevocations(DownloadRevocationsRequest.getDefaultInstance());
+    }
+
+    /** Writes the pieces of a list end to end; throws CORRUPT_DATA for more than a list of revoked phones can have. */
+    static void gather(Iterator<DataChunk> pieces, ByteArrayOutputStream list) {
+        while (pieces.hasNext()) {
+            ByteString piece = pieces.next().getData();
+            if (piece.size() > RevocationList.MAX_BYTES - list.size()) {
+                throw new MienException(
+                        ErrorCode.CORRUPT_DATA,
+                        SERVER + " sends a list of revoked phones without end; tell the operator");
+            }
+            byte[] bytes = piece.toByteArray();
+            list.write(bytes, 0, bytes.length);
+        }
     }
 
     public void leave(RoundRef ref, ErrorCode code) {

@@ -4,6 +4,8 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
+import java.math.BigInteger;
+import java.security.cert.X509Certificate;
 import java.time.Instant;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
@@ -11,6 +13,7 @@ import java.util.Arrays;
 import java.util.Deque;
 import java.util.EnumSet;
 import java.util.List;
+import java.util.function.Predicate;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.Raised;
@@ -18,6 +21,7 @@ import mien.client.Still;
 import mien.client.Vectors;
 import mien.client.join.Certificates;
 import mien.client.join.LeafVerifier;
+import mien.client.join.RevocationList;
 import org.junit.Test;
 
 /** Whole rounds from the vectors: every message of every device, byte for byte, and everything that must be refused. */
@@ -52,6 +56,10 @@ public class RoundsTest {
     }
 
     private static DeviceRound begin(Vectors file, Vectors device, Log log) {
+        return begin(file, device, log, serial -> false);
+    }
+
+    private static DeviceRound begin(Vectors file, Vectors device, Log log, Predicate<BigInteger> isRevoked) {
         Vectors fields = file.at("config").at("fields");
         Vectors drawn = device.at("drawn");
         Deque<byte[]> chance = new ArrayDeque<>();
@@ -76,8 +84,7 @@ public class RoundsTest {
                         fields.at("size").word(),
                         fields.at("num_metrics").word());
         Still clock = new Still(Instant.parse(file.at("now").text()).toEpochMilli());
-        LeafVerifier verify =
-                new LeafVerifier(Certificates.load(file.at("authority").bytes(), "the authority's"), "default", clock);
+        LeafVerifier verify = new LeafVerifier(authority(file), "default", clock, isRevoked);
         return new DeviceRound(
                 file.at("invite").bytes(),
                 new SumIdentity(
@@ -92,6 +99,10 @@ public class RoundsTest {
                     assertEquals(next.length, size);
                     return next;
                 });
+    }
+
+    private static X509Certificate authority(Vectors file) {
+        return Certificates.load(file.at("authority").bytes(), "the authority's");
     }
 
     private static byte[] told(Vectors file, int kind, String id) {
@@ -197,6 +208,36 @@ public class RoundsTest {
         byte[] changed = message.clone();
         changed[wrong.at("offset").word()] ^= (byte) wrong.at("xor").word();
         return changed;
+    }
+
+    @Test
+    public void aRosterInWhichSomebodyWasRevokedIsLeftAsInPython() throws Exception {
+        Vectors given = Vectors.load("golden/client/revocations.json");
+        Vectors file = file(given.at("round").text());
+        for (int i = 0; i < given.at("rosters").size(); i++) {
+            Vectors roster = given.at("rosters").at(i);
+            String what = roster.at("list").text();
+            byte[] der = new byte[0];
+            for (int j = 0; j < given.at("lists").size(); j++) {
+                Vectors list = given.at("lists").at(j);
+                der = list.at("what").text().equals(what) ? list.at("der").bytes() : der;
+            }
+            RevocationList list = RevocationList.parse(der, authority(file));
+            for (int j = 0; j < file.at("devices").size(); j++) {
+                Vectors device = file.at("devices").at(j);
+                String id = device.at("id").text();
+                DeviceRound round = begin(file, device, new Log(), list::names);
+                round.advertise();
+                String ends = roster.at("ends").at(id).text();
+                if (ends.equals("ok")) {
+                    assertArrayEquals(what, told(file, 3, id), round.share(told(file, 2, id)));
+                } else {
+                    Raised.by(ErrorCode.of(ends), what, () -> round.share(told(file, 2, id)));
+                    Raised.by(ErrorCode.LATE, "after an error", () -> round.share(told(file, 2, id)));
+                }
+            }
+        }
+        assertEquals(3, given.at("rosters").size());
     }
 
     @Test
