@@ -32,6 +32,7 @@ from mien.secagg.pipeline import encode
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum, statement_sha256
 from mien.secagg.vector import VectorLayout
 from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
+from tests.golden.client._admissions_vectors import admissions
 from tests.golden.client._revocations_vectors import revocations
 from tests.golden.client._sums_vectors import sums
 from tests.golden.client._transparency_vectors import transparency
@@ -580,5 +581,6 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "transparency.json": transparency,
     "sums.json": sums,
     "revocations.json": revocations,
+    "admissions.json": admissions,
     "vision.json": vision,
 }

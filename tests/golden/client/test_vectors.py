@@ -29,7 +29,9 @@ def load(name: str) -> Any:
     return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["draws.json", "invites.json", "revocations.json", "sealed.json", "transparency.json"])
+@pytest.mark.parametrize(
+    "name", ["admissions.json", "draws.json", "invites.json", "revocations.json", "sealed.json", "transparency.json"]
+)
 def test_the_files_are_what_the_code_gives(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
     assert written == text_of(name), "phones in other languages have to follow: write the vectors again, and build them"
@@ -176,6 +178,15 @@ def test_every_look_at_the_log_ends_with_what_it_is_called_after() -> None:
     assert sum(end == "waits" for end in ends.values()) == 5
     assert all((look["why"] is not None) is (look["ends"] == "refused") for look in looks)
     assert len({look["why"] for look in looks if look["why"]}) >= 9
+
+
+def test_of_a_cohort_owners_count_whom_they_want_to() -> None:
+    file = load("admissions.json")
+    assert {each["ends"] for each in file["certificates"]} == {"ok", "certificate"}
+    found = {tuple(each["peers"]): each["ends"] for each in file["owners"] if each["min_cohort"] == 4}
+    assert found[6, 3, 0] == found[6, 0, 3] == "ok"
+    assert found[6, 1, 0] == found[6, 0, 0] == "cohort"
+    assert found[6, 3, 2] == found[6, 1, 2] == "ok"
 
 
 def test_a_list_of_revoked_phones_ends_with_what_it_is_called_after() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
@@ -32,8 +33,8 @@ def authority() -> x509.Certificate:
     return _sign(builder.add_extension(_usage(is_authority=True), critical=True))
 
 
-def device_leaf(key: ec.EllipticCurvePrivateKey, serial: int) -> bytes:
-    """Return a device's leaf in DER."""
+def device_leaf(key: ec.EllipticCurvePrivateKey, serial: int, more: Iterable[x509.UnrecognizedExtension] = ()) -> bytes:
+    """Return a device's leaf in DER, with what else its registrar says in extensions that are not critical."""
     public, ca = key.public_key(), authority()
     spki = public.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     device = hashlib.sha256(spki).hexdigest()[:32]
@@ -47,6 +48,7 @@ def device_leaf(key: ec.EllipticCurvePrivateKey, serial: int) -> bytes:
         (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False),
         (names, True),
         (x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), False),
+        *((extension, False) for extension in more),
     ):
         builder = builder.add_extension(extension, critical=critical)
     return _sign(builder).public_bytes(serialization.Encoding.DER)

@@ -170,8 +170,9 @@ public final class Life {
         int perModel = (int) told.number("max_sums_per_model", Agreement.SUMS_PER_MODEL);
         Agreement agreement =
                 new Agreement(
-                        told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER), Collections.emptySet(), perModel,
-                        Agreement.SUMS_PER_DAY);
+                                told.count("min_cohort", 2), EnumSet.of(Profile.MALICIOUS_SERVER),
+                                Collections.emptySet(), perModel, Agreement.SUMS_PER_DAY)
+                        .withPeers((int) told.number("min_peer_age_days", 0), false);
         List<String> unmet = new CopyOnWriteArrayList<>(told.texts("unmet"));
         Meanwhile meanwhile = new Meanwhile(told, unmet);
         Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), meanwhile);

@@ -11,7 +11,7 @@ public final class Outcomes {
     private Outcomes() {}
 
     public static Outcome counted(int numReports) {
-        return Outcome.counted(new RoundRef("task", 7, 0), "ab", numReports);
+        return Outcome.counted(new RoundRef("task", 7, 0), "ab", numReports, "");
     }
 
     public static Outcome enough() {

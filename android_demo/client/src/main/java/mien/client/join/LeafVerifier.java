@@ -81,7 +81,7 @@ public final class LeafVerifier implements VerifyLeaf {
         if (!device.equals(Bytes.hex(id))) {
             throw refused("names another device than its key; leave this round");
         }
-        return new VerifiedLeaf(id, leaf.getPublicKey());
+        return new VerifiedLeaf(id, leaf.getPublicKey(), Admission.unixS(leaf), Admission.isAttested(leaf));
     }
 
     private static MienException refused(String why) {

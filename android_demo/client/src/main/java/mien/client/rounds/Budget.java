@@ -38,6 +38,9 @@ final class Budget {
         for (OwnSum sum : earlier) {
             terms.add(sum.terms);
         }
+        if (!Double.isInfinite(agreement.maxEpsilon)) {
+            Ledger.checkOwner(coming.terms, terms, agreement.maxEpsilon);
+        }
         Ledger.check(coming.terms, terms);
         checkLimits(coming, earlier);
     }

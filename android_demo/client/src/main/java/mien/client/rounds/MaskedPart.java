@@ -16,6 +16,8 @@ import mien.client.secagg.AttemptLog;
 import mien.client.secagg.DeviceRound;
 import mien.client.secagg.Expected;
 import mien.client.secagg.MaskedInput;
+import mien.client.secagg.PeerCount;
+import mien.client.secagg.Policy;
 import mien.client.secagg.RandomBytes;
 import mien.client.secagg.RoundConfig;
 import mien.client.tasks.Agreement;
@@ -34,6 +36,8 @@ import mien.v1.RoundsOuterClass.Stage;
 final class MaskedPart {
     /** How long after the end of all stages a device still answers: clocks are not in step. */
     private static final long GRACE_MS = 60_000;
+
+    private static final long DAY_S = 86_400;
 
     /** What is sent at a stage: a message, and at UPLOAD the masked vector beside it. */
     static final class Answer {
@@ -178,6 +182,29 @@ final class MaskedPart {
         return task.dp.protect(layout.addends(contribution), round.config, random);
     }
 
+    private Policy policy() {
+        int minCohort = Math.max(agreement.minCohort, task.smallestSum);
+        if (agreement.minPeerAgeDays == 0) {
+            return new Policy(minCohort, agreement.profiles);
+        }
+        long admittedByUnixS = Math.floorDiv(clock.unixMs(), 1000L) - DAY_S * agreement.minPeerAgeDays;
+        return new Policy(minCohort, agreement.profiles, admittedByUnixS, agreement.countsAttestedPeers);
+    }
+
+    /** Returns by which rule peers counted, as a sentence; empty where the owner asks for no age, and before a roster. */
+    String peers() {
+        PeerCount found = round == null ? null : round.peers();
+        if (found == null || agreement.minPeerAgeDays == 0) {
+            return "";
+        }
+        String byAge =
+                "Of " + found.total + " phones that this one shared keys with, " + found.old + " counted by "
+                        + agreement.minPeerAgeDays + " days of age";
+        return agreement.countsAttestedPeers
+                ? byAge + ", and " + found.attested + " younger ones by an attested key."
+                : byAge + ".";
+    }
+
     private byte[] advertise(Stage stage, byte[] told) {
         if (stage != Stage.KEYS) {
             throw new MienException(
@@ -194,8 +221,7 @@ final class MaskedPart {
                         told,
                         identity.forSums(),
                         expected(ref, task, modelId, statement, layout),
-                        Math.max(agreement.minCohort, task.smallestSum),
-                        agreement.profiles,
+                        policy(),
                         new LeafVerifier(identity.registrarCa, identity.population, clock, isRevoked),
                         log,
                         random);

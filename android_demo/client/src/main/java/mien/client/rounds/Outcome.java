@@ -42,8 +42,9 @@ public final class Outcome {
         this.numReports = numReports;
     }
 
-    static Outcome counted(RoundRef round, String modelId, int numReports) {
-        return new Outcome(Kind.COUNTED, round, "", "", 0, modelId, numReports);
+    /** {@code peers} says by which rule peers counted towards the owner's floor; empty where the owner has none. */
+    static Outcome counted(RoundRef round, String modelId, int numReports, String peers) {
+        return new Outcome(Kind.COUNTED, round, "", peers, 0, modelId, numReports);
     }
 
     static Outcome of(Kind kind, RoundRef round, String code, String reason) {

@@ -485,7 +485,7 @@ public final class Participant {
             return uncounted(pending.ref, "aborted", Texts.cut(event.getReason()));
         }
         if (stage == Stage.CLOSED) {
-            return counts[0] ? settle(pending, event) : null;
+            return counts[0] ? settle(pending, event, part.peers()) : null;
         }
         if (countedBefore) {
             return null; // the keys that could say more are gone
@@ -557,7 +557,7 @@ public final class Participant {
         return counts;
     }
 
-    private Outcome settle(Pending pending, StageEvent event) {
+    private Outcome settle(Pending pending, StageEvent event, String peers) {
         List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
         TrainingState state = TrainingState.of(pending.state, pending.people(), perIdentity);
         synchronized (gallery) {
@@ -566,7 +566,7 @@ public final class Participant {
             }
         }
         Pending.forget(rounds);
-        return Outcome.counted(pending.ref, Texts.cut(event.getModelId()), event.getNumReports());
+        return Outcome.counted(pending.ref, Texts.cut(event.getModelId()), event.getNumReports(), peers);
     }
 
     private Outcome uncounted(RoundRef ref, String code, String reason) {

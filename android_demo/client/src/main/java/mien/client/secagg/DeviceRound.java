@@ -35,6 +35,7 @@ public final class DeviceRound {
 
     public final RoundConfig config;
     private final SumIdentity identity;
+    private final Policy policy;
     private final VerifyLeaf verify;
     private final AttemptLog log;
     private final RandomBytes random;
@@ -46,6 +47,7 @@ public final class DeviceRound {
     private Kem kem;
     private byte[] b = new byte[0];
     private Roster roster;
+    private PeerCount peers;
     private BitSet sharers;
     private BitSet survivors;
     /** Neighbours' shares of b and of the mask key, and their parts, by index. */
@@ -61,14 +63,14 @@ public final class DeviceRound {
             byte[] invite,
             SumIdentity identity,
             Expected expected,
-            int minCohort,
-            Set<Profile> profiles,
+            Policy policy,
             VerifyLeaf verify,
             AttemptLog log,
             RandomBytes random) {
         config = RoundConfig.ofInvite(invite);
-        checkInvite(config, expected, minCohort, profiles);
+        checkInvite(config, expected, policy);
         this.identity = identity;
+        this.policy = policy;
         this.verify = verify;
         this.log = log;
         this.random = random;
@@ -86,6 +88,11 @@ public final class DeviceRound {
         if (state != State.DONE) {
             state = State.LEFT;
         }
+    }
+
+    /** Returns how many neighbours count towards the owner's floor; null before a roster. */
+    public PeerCount peers() {
+        return peers;
     }
 
     // The steps
@@ -106,7 +113,10 @@ public final class DeviceRound {
                 });
     }
 
-    /** Returns message 3: for each neighbour shares of b and of the mask key, and its part, sealed for it alone. */
+    /**
+     * Returns message 3: for each neighbour shares of b and of the mask key, and its part, sealed for it alone. Throws COHORT
+     * for fewer neighbours whom the owner counts than the floor needs.
+     */
     public byte[] share(byte[] message) {
         return step(
                 State.ADVERTISED,
@@ -114,6 +124,7 @@ public final class DeviceRound {
                 () -> {
                     roster = Roster.read(message, config, own, verify);
                     Graph.check(config.profile, roster.topology.size(), roster.topology.hood);
+                    checkAdmissions();
                     b = random.take(Keys.KEY_BYTES);
                     byte[] sealed = sealAll();
                     byte[] commitment = Keys.commitment(b, roster.binding(), own.id);
@@ -367,7 +378,7 @@ public final class DeviceRound {
         for (Map.Entry<Integer, byte[]> each : signatures.entrySet()) {
             Roster.Peer peer = roster.neighbours.get(each.getKey());
             String what = "the list of survivors of device " + Keys.shortName(peer.entry.id);
-            Keys.verify(peer.key, statement, each.getValue(), what);
+            Keys.verify(peer.leaf.key, statement, each.getValue(), what);
         }
     }
 
@@ -409,15 +420,27 @@ public final class DeviceRound {
         held.clear();
     }
 
-    private static void checkInvite(RoundConfig config, Expected expected, int minCohort, Set<Profile> profiles) {
-        if (!profiles.contains(config.profile)) {
+    private void checkAdmissions() {
+        peers = policy.count(roster.neighbours.values());
+        int needed = Math.min(policy.minCohort - 1, peers.total);
+        if (peers.old + peers.attested < needed) {
+            throw new MienException(
+                    ErrorCode.COHORT,
+                    (peers.old + peers.attested) + " of the " + peers.total
+                            + " phones that this one shares keys with were admitted long enough ago" + policy.orAttested()
+                            + ", " + needed + " are needed; nothing was sent, this phone waits for another cohort");
+        }
+    }
+
+    private static void checkInvite(RoundConfig config, Expected expected, Policy policy) {
+        if (!policy.profiles.contains(config.profile)) {
             throw new MienException(
                     ErrorCode.CONFIG, "this round assumes a profile that this device has not agreed to; stay out of it");
         }
-        if (config.fewest < minCohort) {
+        if (config.fewest < policy.minCohort) {
             throw new MienException(
                     ErrorCode.CONFIG,
-                    "this round opens sums over " + config.fewest + " devices; this device agrees to " + minCohort
+                    "this round opens sums over " + config.fewest + " devices; this device agrees to " + policy.minCohort
                             + " or more");
         }
         if (config.suite != RoundConfig.SUITE_ECDSA_P256) {

@@ -18,6 +18,8 @@ public final class Ledger {
     /** Terms carry epsilon and delta in float32, and sums of many costs round: neither is a broken promise. */
     private static final double ROUNDING = 1 + 1e-6;
 
+    private static final double OWNERS_DELTA = 1e-6;
+
     private static final double[] ORDERS = orders();
 
     private Ledger() {}
@@ -76,6 +78,30 @@ public final class Ledger {
                                         + " sums, and one more after %d with noise would break it; it stays out of this one",
                                 promise.get(0), promise.get(1), noised.size()));
             }
+        }
+    }
+
+    /**
+     * Throws BUDGET_EXCEEDED for a sum after which all sums together would tell more of this device than its owner allows; one
+     * without noise always does.
+     */
+    public static void checkOwner(RoundConfig coming, List<RoundConfig> earlier, double maxEpsilon) {
+        List<RoundConfig> all = new ArrayList<>(earlier);
+        all.add(coming);
+        boolean isNoised = true;
+        for (RoundConfig sum : all) {
+            isNoised &= sum.mechanism != DpSpec.NONE;
+        }
+        double told = isNoised ? epsilon(all, OWNERS_DELTA) : Double.POSITIVE_INFINITY;
+        if (told > maxEpsilon) {
+            String words =
+                    Double.isInfinite(told)
+                            ? "more than any epsilon bounds"
+                            : String.format(Locale.ROOT, "epsilon %.4g at delta %.0e", told, OWNERS_DELTA);
+            throw new MienException(
+                    ErrorCode.BUDGET_EXCEEDED,
+                    "taking part once more would tell " + words + "; the owner's limit is "
+                            + String.format(Locale.ROOT, "%.4g", maxEpsilon) + ": raise it, or stay out");
         }
     }
 

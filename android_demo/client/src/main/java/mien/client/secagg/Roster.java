@@ -1,6 +1,5 @@
 package mien.client.secagg;
 
-import java.security.PublicKey;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashSet;
@@ -19,11 +18,11 @@ final class Roster {
     /** A neighbour whose entry was checked. */
     static final class Peer {
         final Entry entry;
-        final PublicKey key;
+        final VerifiedLeaf leaf;
 
-        Peer(Entry entry, PublicKey key) {
+        Peer(Entry entry, VerifiedLeaf leaf) {
             this.entry = entry;
-            this.key = key;
+            this.leaf = leaf;
         }
     }
 
@@ -157,7 +156,7 @@ final class Roster {
             VerifiedLeaf leaf = verify.verify(entry.certificate);
             Keys.checkIdentity(leaf, entry.id);
             Keys.verify(leaf.key, entry.statement(config.sha256()), entry.signature, "the entry of device " + Keys.shortName(entry.id));
-            peers.put(each.getKey(), new Peer(entry, leaf.key));
+            peers.put(each.getKey(), new Peer(entry, leaf));
         }
         return peers;
     }

@@ -20,6 +20,12 @@ public final class Agreement {
     public final int maxSumsPerModel;
     /** Most such sums in 24 hours, over whatever models. */
     public final int maxSumsPerDay;
+    /** Only devices that the registrar admitted so many days ago count towards {@link #minCohort}; 0 for all. */
+    public final int minPeerAgeDays;
+    /** Whether younger ones count as well whose hardware attested their key. */
+    public final boolean countsAttestedPeers;
+    /** The most that all sums of the population together may tell of this device; infinite without a limit. */
+    public final double maxEpsilon;
 
     public static final int SUMS_PER_MODEL = 1;
     public static final int SUMS_PER_DAY = 24;
@@ -36,18 +42,56 @@ public final class Agreement {
         this(minCohort, profiles, reveals, SUMS_PER_MODEL, SUMS_PER_DAY);
     }
 
-    /** Throws CONFIG for limits that let this device into no sum at all. */
     public Agreement(
             int minCohort, Set<Profile> profiles, Set<String> reveals, int maxSumsPerModel, int maxSumsPerDay) {
+        this(minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, 0, false, Double.POSITIVE_INFINITY);
+    }
+
+    /** Throws CONFIG for limits that let this device into no sum at all, or that are no numbers. */
+    private Agreement(
+            int minCohort,
+            Set<Profile> profiles,
+            Set<String> reveals,
+            int maxSumsPerModel,
+            int maxSumsPerDay,
+            int minPeerAgeDays,
+            boolean countsAttestedPeers,
+            double maxEpsilon) {
         if (maxSumsPerModel < 1 || maxSumsPerDay < 1) {
             throw new MienException(
                     ErrorCode.CONFIG, "the most sums over one model, and in a day, are at least 1; or do not take part");
+        }
+        if (minPeerAgeDays < 0 || minPeerAgeDays > 3650) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the least age of peers is " + minPeerAgeDays + " days; it must be 0 to 3650");
+        }
+        if (!(maxEpsilon > 0)) {
+            throw new MienException(ErrorCode.CONFIG, "the largest epsilon is " + maxEpsilon + "; it must be positive");
         }
         this.minCohort = minCohort;
         this.profiles = profiles;
         this.reveals = reveals;
         this.maxSumsPerModel = maxSumsPerModel;
         this.maxSumsPerDay = maxSumsPerDay;
+        this.minPeerAgeDays = minPeerAgeDays;
+        this.countsAttestedPeers = countsAttestedPeers;
+        this.maxEpsilon = maxEpsilon;
+    }
+
+    /**
+     * Returns the same, counting towards the smallest sum only phones that the registrar admitted so many days ago, and where
+     * attested keys count, younger ones with one.
+     */
+    public Agreement withPeers(int minAgeDays, boolean countsAttested) {
+        return new Agreement(
+                minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minAgeDays, countsAttested, maxEpsilon);
+    }
+
+    /** Returns the same, letting all sums together tell no more of this device than an epsilon. */
+    public Agreement withMaxEpsilon(double epsilon) {
+        return new Agreement(
+                minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minPeerAgeDays, countsAttestedPeers,
+                epsilon);
     }
 
     /** Throws CONFIG for a task that this device has not agreed to; plain sums never are. */

@@ -193,6 +193,19 @@ public class AttemptsTest {
         budget.checkLimits(other, open().sums("here"));
     }
 
+    @Test
+    public void underAnOwnersLimitNoSumWithoutNoiseIsBegun() throws Exception {
+        RoundConfig terms = config(3);
+        Budget budget = new Budget(task(0), agreed(9, 9).withMaxEpsilon(50));
+        AttemptLog log = open().under(budget, "here", new byte[32], clock);
+        String told = Raised.by(ErrorCode.BUDGET_EXCEEDED, "without noise", () -> log.begin(terms));
+        assertEquals(
+                "taking part once more would tell more than any epsilon bounds; the owner's limit is 50.00: raise it, or"
+                        + " stay out",
+                told);
+        assertFalse(open().hasBegun(terms.attemptId));
+    }
+
     /** An earlier version kept the terms alone: such a sum was opened, with whatever pictures, in whatever population. */
     @Test
     public void sumsOfAnEarlierVersionCount() throws Exception {

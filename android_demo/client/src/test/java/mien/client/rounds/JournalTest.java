@@ -38,7 +38,7 @@ public class JournalTest {
         journal.note(Outcome.notNow("charging"), 1);
         journal.note(Outcome.notNow("charging"), 2);
         journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), 3);
-        journal.note(Outcome.counted(new RoundRef("task", 4, 1), "model", 20), 4);
+        journal.note(Outcome.counted(new RoundRef("task", 4, 1), "model", 20, ""), 4);
         journal.count(10, 300);
         journal.count(5, 0);
         Journal again = new Journal(vault);
@@ -144,7 +144,7 @@ public class JournalTest {
             Thread.currentThread().interrupt();
             try {
                 journal.count(10, 1);
-                journal.note(Outcome.counted(new RoundRef("task", time, 1), "model", 20), time);
+                journal.note(Outcome.counted(new RoundRef("task", time, 1), "model", 20, ""), time);
                 journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), time);
             } finally {
                 assertTrue("it stays interrupted", Thread.interrupted());

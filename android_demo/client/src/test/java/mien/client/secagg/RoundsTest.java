@@ -56,10 +56,11 @@ public class RoundsTest {
     }
 
     private static DeviceRound begin(Vectors file, Vectors device, Log log) {
-        return begin(file, device, log, serial -> false);
+        return begin(file, device, log, new Policy(2, EnumSet.allOf(Profile.class)), serial -> false);
     }
 
-    private static DeviceRound begin(Vectors file, Vectors device, Log log, Predicate<BigInteger> isRevoked) {
+    private static DeviceRound begin(
+            Vectors file, Vectors device, Log log, Policy policy, Predicate<BigInteger> isRevoked) {
         Vectors fields = file.at("config").at("fields");
         Vectors drawn = device.at("drawn");
         Deque<byte[]> chance = new ArrayDeque<>();
@@ -90,8 +91,7 @@ public class RoundsTest {
                 new SumIdentity(
                         device.at("id").bytes(), certificate, new FixedSigner(device.at("identity_private").bytes())),
                 expected,
-                2,
-                EnumSet.allOf(Profile.class),
+                policy,
                 verify,
                 log,
                 size -> {
@@ -226,7 +226,7 @@ public class RoundsTest {
             for (int j = 0; j < file.at("devices").size(); j++) {
                 Vectors device = file.at("devices").at(j);
                 String id = device.at("id").text();
-                DeviceRound round = begin(file, device, new Log(), list::names);
+                DeviceRound round = begin(file, device, new Log(), new Policy(2, EnumSet.allOf(Profile.class)), list::names);
                 round.advertise();
                 String ends = roster.at("ends").at(id).text();
                 if (ends.equals("ok")) {
@@ -238,6 +238,41 @@ public class RoundsTest {
             }
         }
         assertEquals(3, given.at("rosters").size());
+    }
+
+    @Test
+    public void whomAnOwnerCountsIsAsInPython() throws Exception {
+        Vectors file = Vectors.load("golden/client/admissions.json");
+        Vectors device = file.at("devices").at(0);
+        byte[] roster = told(file, 2, device.at("id").text());
+        int refused = 0;
+        for (int i = 0; i < file.at("owners").size(); i++) {
+            Vectors owner = file.at("owners").at(i);
+            int minCohort = owner.at("min_cohort").word();
+            EnumSet<Profile> profiles = EnumSet.allOf(Profile.class);
+            Vectors limit = owner.at("admitted_by_unix_ms");
+            Policy policy =
+                    limit.raw() == null
+                            ? new Policy(minCohort, profiles)
+                            : new Policy(
+                                    minCohort,
+                                    profiles,
+                                    Math.floorDiv(limit.number(), 1000L),
+                                    owner.at("counts_attested").flag());
+            DeviceRound round = begin(file, device, new Log(), policy, serial -> false);
+            round.advertise();
+            String what = "owner " + i;
+            if (owner.at("ends").text().equals("ok")) {
+                round.share(roster);
+            } else {
+                Raised.by(ErrorCode.of(owner.at("ends").text()), what, () -> round.share(roster));
+                Raised.by(ErrorCode.LATE, "after an error", () -> round.share(roster));
+                refused++;
+            }
+            PeerCount peers = round.peers();
+            assertArrayEquals(what, owner.at("peers").words(), new int[] {peers.total, peers.old, peers.attested});
+        }
+        assertTrue(refused > 3);
     }
 
     @Test

@@ -98,6 +98,21 @@ public class TasksTest {
     }
 
     @Test
+    public void limitsOfAnOwnerThatAreNoneAreRefused() {
+        for (int days : new int[] {-1, 3651}) {
+            Raised.by(ErrorCode.CONFIG, days + " days", () -> AGREED.withPeers(days, true));
+        }
+        for (double epsilon : new double[] {0, -1, Double.NaN}) {
+            Raised.by(ErrorCode.CONFIG, "epsilon " + epsilon, () -> AGREED.withMaxEpsilon(epsilon));
+        }
+        Agreement both = AGREED.withPeers(3650, true).withMaxEpsilon(8);
+        assertEquals(3650, both.minPeerAgeDays);
+        assertTrue(both.countsAttestedPeers);
+        assertEquals(8, both.maxEpsilon, 0);
+        assertEquals(AGREED.minCohort, both.minCohort);
+    }
+
+    @Test
     public void noiseBeyondAllNumbersIsRefused() throws Exception {
         Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
         int skellam = 0;
