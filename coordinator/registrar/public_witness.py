@@ -31,7 +31,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from coordinator.service.http import listening, serving
-from mien.errors import CorruptDataError, KeyStoreError, NotFoundError, TransparencyError
+from mien.errors import AlreadyExistsError, CorruptDataError, KeyStoreError, NotFoundError, TransparencyError
 from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteKey, NoteSigner
 from mien.log.witnesses import MAX_REQUEST_BYTES, AddCheckpoint, added, cosigned
 from mien.shell.clock import Clock
@@ -102,9 +102,18 @@ class WitnessHome:
         write_atomically(self.logs_path, json.dumps(stored, indent=1).encode())
 
     def add(self, keys: list[NoteKey]) -> None:
-        """Add logs by their keys; one that is known stays as it is. Raises AlreadyExistsError beside a server."""
+        """Add logs by their keys; one that is known stays as it is.
+
+        Raises AlreadyExistsError beside a server, and for another key of a log that is known.
+        """
         with exclusive(self.lock_path, program="witness"):
-            self.keep({key.name: WitnessedLog(key, None) for key in keys} | self.logs())
+            logs = self.logs()
+            for key in keys:
+                if logs.setdefault(key.name, WitnessedLog(key, None)).key != key:
+                    raise AlreadyExistsError(
+                        f"a log {key.name[:80]} is known by another key; what signs under a name once keeps its key"
+                    )
+            self.keep(logs)
 
 
 @dataclass(frozen=True)

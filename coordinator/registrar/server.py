@@ -91,6 +91,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
     try:
         _enter(store, "server.start", config)
         policy = Policy.of(config, home.folder)
+        witness = Witness(store, authority, home.trusted_ca, clock)
         registry = Registry(store, authority, config, home.trusted_ca, clock, policy=policy)
         limiter = FailureLimiter(config.max_join_failures, config.join_failure_window_s, time.monotonic)
         leaf = ServerLeaf(authority, config.server_names, clock)
@@ -99,8 +100,8 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         join, join_shares = _server(MAX_JOIN_MESSAGE_BYTES, config)
         service = RegistrarService(
             *(registry, ca, config.coordinator_address, limiter, worker, clock),
-            witness=Witness(store, authority, home.trusted_ca, clock),
-            further=Quorum.of(config.witnesses, config.witnesses_needed),
+            witness=witness,
+            further=Quorum.of(config.witnesses, config.witnesses_needed).besides(witness.key),
             release_key=config.release_key,
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)

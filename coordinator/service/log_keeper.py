@@ -150,9 +150,9 @@ class LogKeeper:
             proof = tuple(await self._log(round_log.prove_consistency, old, size))
             answer = await asyncio.to_thread(self._ask_witness, witness, AddCheckpoint(old, proof, str(note)))
             if isinstance(answer, bytes):
-                signed = witness.signed(answer, note.text)
+                signature = witness.signed(answer, note.text)
                 self._sizes[witness.key.name] = size
-                return tuple(each for each in signed.unverified_signatures if each.name == witness.key.name)
+                return (signature,)
             if answer > size:
                 raise TransparencyError(
                     f"the witness {witness.key.name} has cosigned {answer} entries of this log, which has {size}; "

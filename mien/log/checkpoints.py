@@ -101,6 +101,10 @@ class Signature:
             return None
         return int.from_bytes(self.raw[_ID_BYTES : _ID_BYTES + _TIME_BYTES], "big")
 
+    def is_of(self, key: NoteKey) -> bool:
+        """Whether it is said to be by this key, by the key's name and id."""
+        return self.name == key.name and self.raw[:_ID_BYTES] == key.id
+
     def __str__(self) -> str:
         return f"{_DASH}{self.name} {base64.b64encode(self.raw).decode()}\n"
 
@@ -132,7 +136,7 @@ class Note:
     def check(self, key: NoteKey) -> int:
         """Return the Unix time of a witness's cosignature (0 of a log's own) that holds; raises TransparencyError."""
         for each in self.unverified_signatures:
-            if each.name == key.name and each.raw[:_ID_BYTES] == key.id:
+            if each.is_of(key):
                 return _checked(self.text, each.raw[_ID_BYTES:], key)
         raise TransparencyError(f"the checkpoint is not signed by {key.name}")
 

@@ -113,7 +113,7 @@ def _is_consistent(first: int, first_root: bytes, size: int, root: bytes, proof:
     if not 0 <= first <= size <= MAX_SIZE or any(len(each) != HASH_BYTES for each in proof):
         return False
     if first in (0, size):
-        return not proof and first_root == (root if first else EMPTY_ROOT)
+        return not proof and first_root == (root if first == size else EMPTY_ROOT)
     if first & (first - 1) == 0:
         proof = [first_root, *proof]
     if not proof:

@@ -18,9 +18,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 from mien.errors import ConfigError, TransparencyError
-from mien.log.checkpoints import MAX_NOTE_BYTES, Checkpoint, Note, NoteKey, NoteSigner
+from mien.log.checkpoints import MAX_NOTE_BYTES, Checkpoint, Note, NoteKey, NoteSigner, Signature
 from mien.log.merkle import EMPTY_ROOT, HASH_BYTES, check_consistency
 
 MAX_PROOF: Final = 63
@@ -98,15 +99,28 @@ class WitnessAddress:
     def parse(cls, text: str) -> Self:
         """Return the witness in `NAME+ID+KEY URL`; raises ConfigError."""
         key, _, url = text.strip().partition(" ")
-        if not _URL.fullmatch(url):
+        if not _URL.fullmatch(url) or not _names_host(url):
             raise ConfigError(f"witness {text[:120]!r} is not NAME+ID+KEY and a URL, with a space between")
         return cls(witness_key(key), url.rstrip("/"))
 
-    def signed(self, answer: bytes, text: str) -> Note:
-        """Return a checkpoint's text with this witness's signature out of its answer; raises TransparencyError."""
-        note = Note.parse(text + "\n" + answer.decode(errors="replace"))
+    def signed(self, answer: bytes, text: str) -> Signature:
+        """Return this witness's one signature of a checkpoint's text out of its answer; raises TransparencyError.
+
+        Whatever else it answers stays behind: it would be read as part of the checkpoint by all who are shown that.
+        """
+        lines = Note.parse(text + "\n" + answer.decode(errors="replace")).unverified_signatures
+        first = next((each for each in lines if each.is_of(self.key)), None)
+        note = Note(text, () if first is None else (first,))
         note.check(self.key)
-        return note
+        return note.unverified_signatures[0]
+
+
+def _names_host(url: str) -> bool:
+    try:
+        at = urlsplit(url)
+        return bool(at.hostname and at.hostname.encode("idna")) and (at.port is None or at.port > 0)
+    except ValueError:  # of the address, its port, or a host's name
+        return False
 
 
 def witness_key(text: str) -> NoteKey:
@@ -128,8 +142,11 @@ class Quorum:
     needed: int = 0
 
     def __post_init__(self) -> None:
-        if len({key.public for key in self.keys}) != len(self.keys) or len(self.keys) > MAX_WITNESSES:
-            raise ConfigError(f"witnesses are at most {MAX_WITNESSES}, each with a key of its own; correct their list")
+        different = min(len({key.public for key in self.keys}), len({key.name for key in self.keys}))
+        if different != len(self.keys) or len(self.keys) > MAX_WITNESSES:
+            raise ConfigError(
+                f"witnesses are at most {MAX_WITNESSES}, each with a name and a key of its own; correct their list"
+            )
         if not 0 <= self.needed <= len(self.keys):
             raise ConfigError(f"{self.needed} of {len(self.keys)} witnesses cannot cosign; name more, or ask for fewer")
 
@@ -138,10 +155,18 @@ class Quorum:
         """Return the quorum of keys in text; `needed` 0 is all of them. Raises ConfigError."""
         return cls(tuple(witness_key(key) for key in keys), needed or len(keys))
 
+    def besides(self, registrar: NoteKey) -> Self:
+        """Return this quorum; raises ConfigError where the registrar's own key is to count once more."""
+        if any(key.public == registrar.public for key in self.keys):
+            raise ConfigError(f"{registrar.name} is the registrar's own key; name witnesses that others run")
+        return self
+
     def missing(self, note: Note) -> int:
-        """Return how many cosignatures a note lacks; raises TransparencyError for one that does not hold."""
-        names = {each.name for each in note.unverified_signatures}
-        there = [key for key in self.keys if key.name in names]
+        """Return how many cosignatures a note lacks; raises TransparencyError for one that does not hold.
+
+        A signature by another key of a witness's name, its next one say, is nobody's here, and no lie.
+        """
+        there = [key for key in self.keys if any(each.is_of(key) for each in note.unverified_signatures)]
         for key in there:
             note.check(key)
         return max(self.needed - len(there), 0)

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import http.client
 import json
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +29,7 @@ from mien.errors import (
     TransparencyError,
     UnreachableError,
 )
-from mien.log.checkpoints import WITNESS
+from mien.log.checkpoints import WITNESS, NoteKey
 from mien.log.witnesses import AddCheckpoint, WitnessAddress
 from mien.shell.clock import Clock
 from mien.shell.lock import exclusive
@@ -71,7 +73,7 @@ def test_a_witness_cosigns_a_log_that_grows_and_never_a_fork_also_after_a_restar
         witness = WitnessAddress.parse(f"{key} {url}")
         answer = add_checkpoint(witness, request(0, 5))
         assert isinstance(answer, bytes)
-        assert witness.signed(answer, note_of(5).text).check(witness.key) > 1_700_000_000
+        assert (witness.signed(answer, note_of(5).text).unverified_unix_s or 0) > 1_700_000_000
         assert add_checkpoint(witness, request(0, 9)) == 5
     with witness_process(tmp_path) as url:
         witness = WitnessAddress(witness.key, url)
@@ -87,6 +89,49 @@ def test_a_witness_cosigns_a_log_that_grows_and_never_a_fork_also_after_a_restar
             add_checkpoint(witness, AddCheckpoint(9, (), unsigned))
     with pytest.raises(UnreachableError, match="does not answer"):
         add_checkpoint(witness, request(9, 9))
+
+
+@contextlib.contextmanager
+def answering(*pieces: bytes) -> Iterator[str]:
+    """Answer one call with these bytes, a moment apart, while the block runs; yield the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65536)
+                for piece in pieces:
+                    connection.sendall(piece)
+                    time.sleep(0.02)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (b"HTTP/1.1 500 no\r\nContent-Length: 100\r\n\r\nx",),
+        (b"HTTP/1.1 302 there\r\nLocation: http://[\r\nContent-Length: 0\r\n\r\n",),
+        (b"HTTP/1.1 409 no\r\nContent-Type: text/x.tlog.size\r\nContent-Length: 2\r\n\r\n-1",),
+        (b"HTTP/1.1 200 yes\r\n" + b"X: y\r\n" * 10_000,),
+        (b"\xff" * 100_000,),
+        (b"",),
+        (b"HTTP/1.1 200 yes\r\nContent-Length: 200\r\n\r\n", *[b"x"] * 200),
+    ],
+    ids=["cut", "redirect", "size", "head", "noise", "silence", "drops"],
+)
+def test_whatever_answers_at_a_witness_s_address_ends_in_an_error_of_ours(pieces: tuple[bytes, ...]) -> None:
+    with answering(*pieces) as url, pytest.raises((UnreachableError, TransparencyError), match="the witness"):
+        add_checkpoint(WitnessAddress(signer(WITNESS, 9).key, url), request(0, 5), timeout_s=2.0)
+
+
+def test_another_key_of_a_log_that_is_known_is_refused(tmp_path: Path) -> None:
+    made(tmp_path)
+    with pytest.raises(AlreadyExistsError, match="by another key"):
+        WitnessHome(tmp_path).add([NoteKey(LOGS.key.name, OTHER_LOG.key.public)])
 
 
 def test_too_long_a_request_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from coordinator.store import round_log
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.errors import NotFoundError, TransparencyError, UnreachableError
-from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteSigner, log_key
+from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteSigner, Signature, log_key
 from mien.log.entries import LogEntry, certificate_entry, round_entry
 from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
 from mien.log.witnesses import AddCheckpoint, WitnessAddress, added, cosigned
@@ -234,5 +234,27 @@ def test_a_witness_that_saw_more_or_signs_something_else_is_not_counted(bench: B
         kept = bench.store.round_log(round_log.read_head).cosigned
         assert signers_of(kept) == set()
         assert Note.parse(kept).check(bench.witness.key)
+
+    asyncio.run(story())
+
+
+def test_a_witness_that_says_more_than_it_was_asked_leaves_the_checkpoint_readable(bench: Bench) -> None:
+    @dataclass
+    class Talkative(FurtherWitness):
+        def answer(self, request: AddCheckpoint) -> bytes | int:
+            answer = super().answer(request)
+            more = "".join(str(Signature(self.signer.key.name, bytes([number]) * 76)) for number in range(40))
+            return answer if isinstance(answer, int) else answer + more.encode()
+
+    async def story() -> None:
+        talks, plain = two_witnesses().values()
+        bench.further = {talks.signer.key.name: Talkative(talks.signer), plain.signer.key.name: plain}
+        keeper = bench.keeper()
+        for number in (1, 2):
+            bench.append(numbered(number))
+            while await keeper.cosign(bench.ask):
+                pass
+            kept = Note.parse(bench.store.round_log(round_log.read_head).cosigned)
+            assert kept.check(plain.signer.key)
 
     asyncio.run(story())

@@ -98,6 +98,8 @@ def test_every_proof_of_every_small_tree_holds_and_no_other_one_does():
 def test_the_empty_tree():
     assert tree_root(Tree([]).node, 0) == EMPTY_ROOT
     check_consistency(0, EMPTY_ROOT, 3, leaf_hash(b""), [])
+    with pytest.raises(TransparencyError, match="do not begin"):
+        check_consistency(0, EMPTY_ROOT, 0, leaf_hash(b""), [])
     with pytest.raises(TransparencyError):
         check_consistency(4, EMPTY_ROOT, 3, leaf_hash(b""), [])
     with pytest.raises(TransparencyError):

@@ -9,7 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mien.errors import ConfigError, TransparencyError
-from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
+from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteKey, NoteSigner
 from mien.log.merkle import consistency_proof, tree_root
 from mien.log.witnesses import MAX_PROOF, MAX_WITNESSES, AddCheckpoint, Quorum, WitnessAddress, added, cosigned
 from tests.mien.log.test_merkle import Tree
@@ -92,7 +92,7 @@ def test_an_answer_holds_under_the_witness_s_key_alone() -> None:
     answer = cosigned(ONE, asked, 1_800_000_000)
     address = WitnessAddress.parse(f"{ONE.key} https://witness.example/mien/")
     assert address.url == "https://witness.example/mien"
-    assert address.signed(answer, note_of(5).text).check(ONE.key) == 1_800_000_000
+    assert str(address.signed(answer, note_of(5).text)).encode() == answer
     with pytest.raises(TransparencyError, match="does not hold"):
         address.signed(answer, note_of(6).text)
     with pytest.raises(TransparencyError, match="not signed by"):
@@ -101,7 +101,25 @@ def test_an_answer_holds_under_the_witness_s_key_alone() -> None:
         address.signed(b"<html>\xff", note_of(5).text)
 
 
-@pytest.mark.parametrize("text", ["", str(ONE.key), f"{ONE.key} ftp://x", f"{LOGS.key} https://x", "x https://x"])
+def test_one_signature_is_taken_out_of_an_answer_however_long_it_is() -> None:
+    """A witness that says more than it was asked could make a checkpoint longer than anybody reads, or its lie ours."""
+    text, address = note_of(5).text, WitnessAddress(ONE.key, "https://x")
+    mine = ONE.sign(text, 7)
+    more = [replace(mine, raw=bytes([number]) * 76) for number in range(20)]
+    assert address.signed("".join(map(str, [*more, mine, mine])).encode(), text) == mine
+    longer = f"{text}\nfurther\n"
+    with pytest.raises(TransparencyError, match="does not hold"):
+        address.signed(f"further\n\n{ONE.sign(longer, 7)}".encode(), text)
+
+
+NO_HOSTS = ("https://", "https://a..b", "https://x:70000", "https://x:no", "https://[::1", "https://x:0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", str(ONE.key), f"{ONE.key} ftp://x", f"{LOGS.key} https://x", "x https://x"]
+    + [f"{ONE.key} {url}" for url in NO_HOSTS],
+)
 def test_a_setting_that_names_no_witness_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not NAME|not a key|log's key"):
         WitnessAddress.parse(text)
@@ -121,10 +139,26 @@ def test_a_quorum_counts_cosignatures_that_hold() -> None:
     assert Quorum().missing(note) == 0
 
 
+def test_a_signature_by_another_key_of_a_witness_s_name_is_no_lie() -> None:
+    old, new = (NoteSigner(NoteKey("w.example", each.key.public, True), each._private) for each in (ONE, TWO))
+    text = note_of(5).text
+    note = note_of(5).with_signatures(new.sign(text, 1))
+    assert Quorum((old.key,), 1).missing(note) == 1
+    assert Quorum((old.key,), 1).missing(note.with_signatures(old.sign(text, 1))) == 0
+    with pytest.raises(ConfigError, match="a name and a key of its own"):
+        Quorum((old.key, new.key), 1)
+
+
+def test_the_registrar_s_own_key_is_no_further_witness() -> None:
+    assert Quorum((ONE.key,), 1).besides(TWO.key).needed == 1
+    with pytest.raises(ConfigError, match="the registrar's own key"):
+        Quorum((ONE.key, TWO.key), 1).besides(TWO.key)
+
+
 def test_a_quorum_that_nobody_can_meet_is_refused() -> None:
     with pytest.raises(ConfigError, match="2 of 1 witnesses cannot cosign"):
         Quorum((ONE.key,), 2)
-    with pytest.raises(ConfigError, match="a key of its own"):
+    with pytest.raises(ConfigError, match="a name and a key of its own"):
         Quorum((ONE.key, ONE.key), 1)
     with pytest.raises(ConfigError, match=f"at most {MAX_WITNESSES}"):
         Quorum(tuple(signer(WITNESS, number).key for number in range(MAX_WITNESSES + 1)), 1)
