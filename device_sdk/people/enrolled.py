@@ -21,7 +21,7 @@ from mien.errors import (
 from mien.methods.base import Crops, Embeddings
 from mien.models.variants import model_of, variant_of
 from mien.protocol.canonical import parse_json, to_canonical_json
-from mien.protocol.names import clean_name, isolated, name_key
+from mien.protocol.names import as_written, clean_name, clean_text, isolated, name_key, stored_name
 from mien.protocol.tensors import unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec
@@ -126,7 +126,7 @@ class StoredTemplate:
 def name_is_taken(name: str) -> AlreadyExistsError:
     """Return the error for a name that somebody enrolled has."""
     return AlreadyExistsError(
-        f"'{isolated(clean_name(name))}' is enrolled already; remove them first, choose another name, or use --add"
+        f"'{isolated(as_written(name))}' is enrolled already; remove them first, choose another name, or use --add"
     )
 
 
@@ -171,10 +171,21 @@ def people_in(view: Reader) -> Iterable[Person]:
 
 
 def found(view: Reader, name: str) -> Person | None:
-    clean = clean_name(name)
-    wanted, people = name_key(clean), tuple(people_in(view))
-    exact = (person for person in people if person.name == clean)  # earlier programs told more names apart
-    return next(exact, next((person for person in people if name_key(person.name) == wanted), None))
+    """Return the person of that name: as it is stored, before any other spelling that names one person.
+
+    Earlier programs took more for names, and told more of them apart. Raises ConfigError for what is no name, and for
+    a spelling that fits several people.
+    """
+    people = tuple(people_in(view))
+    for exact in (as_written(name), clean_text(name)):
+        if same := [person for person in people if person.name == exact]:
+            return same[0]
+    wanted = name_key(clean_name(name))
+    alike = [person for person in people if name_key(person.name) == wanted]
+    if len(alike) > 1:
+        names = ", ".join(isolated(person.name) for person in alike)
+        raise ConfigError(f"{len(alike)} people have that name ({names}); write it exactly as `gallery list` shows it")
+    return alike[0] if alike else None
 
 
 def find(view: Reader, name: str) -> Person:
@@ -203,7 +214,7 @@ def checked_crops(crops: NDArray[Any]) -> Crops:
 
 def backed_up(person: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> BackedUp:
     """Return a person as an exported gallery lists them; raises KeyError, TypeError or a MienError for another form."""
-    name, templates = clean_name(person["name"]), person["templates"]
+    name, templates = stored_name(person["name"]), person["templates"]
     agreed_unix_s = person.get("consent_unix_s")
     if not isinstance(templates, list) or not templates:
         raise CorruptDataError("the exported gallery holds somebody without a template; export it again")

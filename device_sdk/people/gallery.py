@@ -164,22 +164,21 @@ class Gallery:
         With `add` an enrolled person gets one more template (another day, glasses); `consent` then adds to theirs.
         Raises AlreadyExistsError for a name that is taken, ModelMismatchError when the gallery is another model's.
         """
-        clean = clean_name(name)
         with self._vault.writing() as change, _agreement_noted(change):
             check_model(change.facts.get("model_id"), template.model_id)
-            person = found(change, clean)
+            person = found(change, name)
             if person is not None and not add:
-                raise name_is_taken(clean)
+                raise name_is_taken(person.name)
             consent_unix_s = now_unix_s if consent else None
             if person is None:
-                person_id = change.insert("persons", person_json(clean, now_unix_s, consent_unix_s))
+                person_id = change.insert("persons", person_json(clean_name(name), now_unix_s, consent_unix_s))
             else:
                 person_id = person.id
                 if consent and not person.trains:
                     replace_person(change, replace(person, consent_unix_s=consent_unix_s))
             self._insert_template(change, person_id, crops, template)
             change.delete("states", person=PERSONAL)
-        return self.person(clean)
+        return self.person(name)
 
     def set_consent(self, name: str, *, granted_unix_s: int | None) -> Person:
         """Record that a person agreed (at that time) or no longer agrees (None) that their images train the model.
@@ -521,12 +520,12 @@ class Gallery:
         """
         with self._vault.writing() as change, _agreement_noted(change):
             taken = {name_key(person.name) for person in people_in(change)}
+            names = [person.name for person, _ in people]
             for person, templates in people:
-                if name_key(person.name) in taken:
+                if name_key(person.name) in taken or names.count(person.name) > 1:
                     raise AlreadyExistsError(f"'{isolated(person.name)}' is enrolled already; nobody was added")
                 content = person_json(person.name, person.enrolled_unix_s, person.consent_unix_s)
                 person_id = change.insert("persons", content)
-                taken.add(name_key(person.name))
                 for crops, template in zip(person.crops, templates, strict=True):
                     check_model(change.facts.get("model_id"), template.model_id)
                     self._insert_template(change, person_id, crops, template)

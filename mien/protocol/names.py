@@ -9,6 +9,9 @@ from mien.errors import ConfigError
 
 MAX_NAME: Final = 80
 
+_MAX_WRITTEN: Final = 1024
+"""Longer texts are no names and no notes; to put one in order takes time that grows with its length's square."""
+
 _JOINERS: Final = "\u200c\u200d"
 """Zero-width non-joiner and joiner: letters of Persian, Sinhala, Malayalam and others are written with them."""
 
@@ -26,12 +29,28 @@ def clean_name(name: str) -> str:
     return clean
 
 
+def stored_name(name: str) -> str:
+    """Return a name that some program stored: as `clean_name` has it, or as earlier ones did, who took more for names.
+
+    Those kept NFC without outer blanks, of printable characters. Raises ConfigError for what neither would have stored.
+    """
+    is_earlier = 0 < len(name) <= MAX_NAME and name.isprintable() and as_written(name) == name
+    return name if is_earlier else clean_name(name)
+
+
+def as_written(name: str) -> str:
+    """Return a name in NFC, without outer blanks and what `isolated` put around it; one too long for any as it is."""
+    return name if len(name) > _MAX_WRITTEN else unicodedata.normalize("NFC", name).strip("\u2068\u2069 ").strip()
+
+
 def clean_text(text: str) -> str | None:
-    """Return one line of text as it is stored, None where it holds what is no character of a line.
+    """Return one line of text as it is stored, None where it is too long or holds what is no character of a line.
 
     Unicode NFC; every run of blanks, non-breaking and other ones too, is one space, and none is outermost. Joiners stay
     between two letters or marks; other characters without a look, such as those that turn the direction, go.
     """
+    if len(text) > _MAX_WRITTEN:
+        return None
     kept: list[str] = []
     for character in unicodedata.normalize("NFC", text):
         category = unicodedata.category(character)

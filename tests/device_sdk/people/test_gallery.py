@@ -114,6 +114,47 @@ def test_names_that_earlier_programs_told_apart_stay_apart(gallery: Gallery, mon
     assert [gallery.person(name).name for name in ("A b", "A\ufe0f b")] == ["A b", "A\ufe0f b"]
 
 
+EARLIER = ("Ada L", "Ada  L", "Ada\u2800 L", "\u3164")
+"""What earlier programs took for four names."""
+
+
+@pytest.fixture
+def earlier(gallery: Gallery, monkeypatch: pytest.MonkeyPatch) -> Gallery:
+    with monkeypatch.context() as program:
+        program.setattr("device_sdk.people.gallery.clean_name", str)
+        program.setattr("device_sdk.people.gallery.found", lambda _view, _name: None)
+        for seed, name in enumerate(EARLIER):
+            enroll(gallery, name, seed)
+    assert {person.name for person in gallery.people()} == set(EARLIER)
+    return gallery
+
+
+@pytest.mark.parametrize("name", EARLIER, ids=range(4))
+def test_whom_an_earlier_program_enrolled_is_found_withdrawn_and_removed(earlier: Gallery, name: str) -> None:
+    assert earlier.has(name)
+    enroll(earlier, name, 9, add=True)
+    assert {each.name for each in earlier.people() if each.num_templates == 2} == {name}
+    earlier.set_consent(name, granted_unix_s=None)
+    assert {each.name for each in earlier.people() if not each.trains} == {name}
+    assert earlier.remove(name).name == name
+    assert {each.name for each in earlier.people()} == set(EARLIER) - {name}
+
+
+def test_a_spelling_that_fits_several_people_names_none(earlier: Gallery) -> None:
+    with pytest.raises(ConfigError, match="3 people have that name"):
+        earlier.remove("ada l")
+
+
+def test_an_earlier_program_s_names_outlive_a_backup(earlier: Gallery, tmp_path: Path) -> None:
+    people = from_plain(earlier.to_plain())
+    other = Gallery.open(tmp_path / "other" / "device.db", FileKeyStore(tmp_path / "other" / "keys"))
+    other.restore([(person, [template_of(crops) for crops in person.crops]) for person in people])
+    assert [person.name for person in other.people()] == [person.name for person in earlier.people()]
+    with pytest.raises(AlreadyExistsError):
+        other.restore([(people[0], []), (people[0], [])])
+    other.close()
+
+
 def test_who_is_not_enrolled_is_named(gallery: Gallery) -> None:
     for call in (gallery.person, gallery.remove, gallery.training_crops):
         with pytest.raises(NotEnrolledError, match="Ada"):

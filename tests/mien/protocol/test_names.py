@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mien.errors import ConfigError
-from mien.protocol.names import MAX_NAME, clean_name, clean_text, isolated, name_key
+from mien.protocol.names import MAX_NAME, as_written, clean_name, clean_text, isolated, name_key, stored_name
 
 PERSIAN = "\u0639\u0644\u06cc\u200c\u0631\u0636\u0627"
 SINHALA = "\u0db4\u0dca\u200d\u0dbb\u0dd2\u0dba\u0db1\u0dca\u0dad"
@@ -74,6 +74,25 @@ def test_a_text_may_be_empty_and_is_one_line() -> None:
     assert clean_text("") == clean_text("\u00a0") == ""
     assert clean_text(f" {PERSIAN}'s phone ") == f"{PERSIAN}'s phone"
     assert clean_text("two\nlines") is None
+
+
+@pytest.mark.parametrize("flood", ["\u0301\u0323", "\u200d", " "])
+def test_a_text_that_takes_long_to_put_in_order_is_none(flood: str) -> None:
+    assert clean_text("a" + flood * 100_000 + "b") is None
+    with pytest.raises(ConfigError, match="a name needs"):
+        clean_name("a" + flood * 100_000)
+    assert as_written(flood * 100_000) == flood * 100_000
+
+
+@pytest.mark.parametrize("name", ["\u3164", "Ada  L", "A\u2800", "\u0301", PERSIAN])
+def test_a_name_that_some_program_stored_stays(name: str) -> None:
+    assert stored_name(name) == as_written(isolated(name)) == name
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "x" * (MAX_NAME + 1), "\ud800"], ids=["none", "line", "long", "half"])
+def test_a_name_that_no_program_stored_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a name needs"):
+        stored_name(name)
 
 
 def test_a_name_turns_nothing_around_it() -> None:
