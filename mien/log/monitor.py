@@ -78,13 +78,18 @@ def examine(
     """Return what is found in a log whose newest checkpoint is a signed note by `key`.
 
     `earlier` are notes that were seen before, from wherever; `kept` is evidence of phones (`log-evidence.json`). A note
-    counts as the log's word only where its signature holds. Raises TransparencyError where the newest note is none.
+    counts as the log's word only where its signature holds. Raises TransparencyError where the newest note, or one of
+    `earlier`, is none.
     """
     note = Note.parse(unverified_note)
     newest = Checkpoint.parse(note.text)
     note.check(key)
-    notes = [note, *(Note.parse(each) for each in (*earlier, *_notes_in(kept)))]
-    signed = [Checkpoint.parse(each.text) for each in notes if _holds(each, key)]
+    before = [Note.parse(each) for each in earlier]
+    signed = [
+        checkpoint
+        for each in (unverified_note, *map(str, before), *_notes_in(kept))
+        if (checkpoint := _signed(each, key)) is not None
+    ]
     reading = _Reading({checkpoint.size for checkpoint in signed})
     size = reading.read(entries)
     faults = reading.faults
@@ -111,15 +116,18 @@ def examine(
 
 
 def _notes_in(kept: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [str(each[which]["note"]) for each in kept for which in ("seen", "shown") if each.get(which)]
+    told = [each.get(which) for each in kept for which in ("seen", "shown")]
+    return [str(each["note"]) for each in told if isinstance(each, Mapping) and "note" in each]
 
 
-def _holds(note: Note, key: NoteKey) -> bool:
+def _signed(unverified_note: str, key: NoteKey) -> Checkpoint | None:
+    """Return the log's word in a note; none where it is not its, or no note: a liar's may be anything."""
     try:
+        note = Note.parse(unverified_note)
         note.check(key)
+        return Checkpoint.parse(note.text)
     except TransparencyError:
-        return False
-    return True
+        return None
 
 
 def _root(peaks: Sequence[bytes]) -> bytes:

@@ -91,6 +91,13 @@ def test_a_statement_that_a_phone_was_told_and_nobody_logged_is_found():
     assert "an unlogged round" in fault
 
 
+@pytest.mark.parametrize("shown", [{"note": "no note"}, {"note": ""}, {}, "note", [1], {"note": 5}], ids=range(6))
+def test_evidence_of_a_lie_that_is_no_note_stops_no_monitor(shown: object) -> None:
+    told = {"round": "t/1/1", "statement": HONEST[1].decode(), "seen": {"note": note(HONEST[:4])}, "shown": shown}
+    assert faults(HONEST, kept=[told]) == []
+    assert any("it was cut" in fault for fault in faults(HONEST[:3], kept=[told]))
+
+
 def test_a_second_statement_of_a_round_and_what_is_no_entry_are_found():
     twice = round_entry("ab" * 16, 1, 1, **(HASHES | {"statement_sha256": "2" * 64})).data
     assert any("a second statement" in fault for fault in faults([*HONEST, twice]))
