@@ -97,10 +97,15 @@ def enroll(
     collected = collect(images, recogniser, pipeline, unlike_below=unlike_below, on_refused=on_refused)
     num_used = len(collected.crops)
     if num_used < min_images:
+        reasons = tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons))
+        otherwise = "give --anyway if all are of one person" if UNLIKE in reasons else "lower --min-images"
+        needed = f"{min_images} are needed"
+        if add and gallery.has(name):
+            needed += " for one more template"
         raise LowQualityError(
-            f"{num_used} of {len(images)} pictures can be used, {min_images} are needed; nobody was enrolled. "
-            f"Add {'better' if collected.refused else 'more'} pictures, or lower --min-images",
-            reasons=tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons)),
+            f"{num_used} of {len(images)} pictures can be used, {needed}; nothing was stored. "
+            f"Add {'better' if collected.refused else 'more'} pictures, or {otherwise}",
+            reasons=reasons,
         )
     template = recogniser.template(collected.features)
     references = gallery.references(recogniser.form_id)

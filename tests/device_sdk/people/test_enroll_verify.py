@@ -186,6 +186,25 @@ def test_too_few_good_pictures_enrol_nobody(gallery: Gallery, recogniser: Recogn
     assert gallery.people() == ()
 
 
+def test_pictures_that_are_too_few_for_being_unlike_name_the_way_to_keep_them(
+    gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline
+) -> None:
+    images = [*images_of(OWNER)[:2], images_of(STRANGER)[1]]
+    with pytest.raises(LowQualityError, match=r"2 of 3 pictures can be used.*or give --anyway if all are of one"):
+        enroll("Owner", images, gallery, recogniser, pipeline, now_unix_s=0, consent=True, unlike_below=DECIDES_AT)
+    assert gallery.people() == ()
+
+
+def test_one_more_template_needs_as_many_pictures(
+    enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline
+) -> None:
+    (before,) = enrolled.people()
+    few = images_of(OWNER)[4:6]
+    with pytest.raises(LowQualityError, match="3 are needed for one more template; nothing was stored"):
+        enroll(before.name, few, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True)
+    assert enrolled.people() == (before,)
+
+
 def test_the_template_is_of_the_used_pictures_only(recogniser: Recogniser, pipeline: FacePipeline) -> None:
     collected = collect([*images_of(OWNER)[:3], images_of(STRANGER)[1]], recogniser, pipeline, unlike_below=DECIDES_AT)
     clean = collect(images_of(OWNER)[:3], recogniser, pipeline)
