@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +48,7 @@ def evaluate(
     for folder, _ in sets:
         if not folder.is_dir():
             raise NotFoundError(f"there is no folder {folder}; name the folder that holds the faces")
-    records = _measured(home, model, sets, protocol)
+    records = _measured(home, model, sets, protocol, tell=(lambda _: None) if as_json else shell.tell)
 
     async def keep(coordinator: Coordinator) -> None:
         for record in records:
@@ -72,11 +72,17 @@ def configured_sets(home: Path) -> list[tuple[Path, bool]]:
     return [(Path(folder), aligned) for folder, aligned in folders]
 
 
-def _measured(home: Path, model: str, sets: Sequence[tuple[Path, bool]], protocol: str) -> list[dict[str, Any]]:
-    """Return the records of a model on each folder."""
+def _measured(
+    home: Path, model: str, sets: Sequence[tuple[Path, bool]], protocol: str, *, tell: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """Return the records of a model on each folder; `tell` hears of each before it is measured."""
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
         ask(home, lambda coordinator: write_model(coordinator, model, Path(temporary)))
-        return [measured(Path(temporary), folder, protocol, aligned=crops) for folder, crops in sets]
+        records = []
+        for folder, crops in sets:
+            tell(f"Measuring the model on the faces in {folder} …")
+            records.append(measured(Path(temporary), folder, protocol, aligned=crops))
+        return records
 
 
 def measured(model: Path, data: Path, protocol: str, *, aligned: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.commands.cli import app
-from coordinator.commands.models import imports
+from coordinator.commands.models import evaluations, imports
 from coordinator.commands.models.common import percent, said_of_thresholds, share_of
 from coordinator.release import worker
 from coordinator.release.signing import create_key
@@ -184,3 +184,18 @@ def test_a_new_bundle_is_measured_on_its_faces_or_the_first_evaluation_set(
     for folder in (faces, None):
         assert imports._for_thresholds(tmp_path, tmp_path, folder, aligned=False) is not None
     assert asked == [(faces, False), (tmp_path / "crops", True)]
+
+
+def test_each_folder_is_named_before_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def evaluate(_: Path, data: Path, __: str, *, aligned: bool) -> dict[str, Any]:
+        assert not aligned
+        assert str(data) in told[-1]
+        return {"of": len(told)}
+
+    monkeypatch.setattr(worker, "evaluate", evaluate)
+    monkeypatch.setattr(evaluations, "ask", lambda *_: None)  # the model would come from a coordinator
+    sets = [(tmp_path / "one", False), (tmp_path / "two", False)]
+    records = evaluations._measured(tmp_path, "released", sets, "folder", tell=told.append)
+    assert [record["of"] for record in records] == [1, 2]
