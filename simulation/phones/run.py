@@ -103,8 +103,8 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
             process = programs.process(COORDINATOR)
             found["coordinator_peak_mb"] = round(peak_bytes(process.pid) / 1e6, 1)
     _write(options.out, notes, found)
-    cli.emit(found, as_json=as_json, human=lambda: _print(found, options.out))
-    return bool(found["rounds_closed"] >= max(1, options.fleet.rounds))
+    cli.emit(found, as_json=as_json, human=lambda: _print(found, options))
+    return not why_too_few(found["rounds_closed"], options.fleet)
 
 
 def release(folder: Path, programs: Programs, model: Path | None) -> None:
@@ -267,7 +267,19 @@ def _write(out: Path, notes: Sequence[ProcessNotes], found: Mapping[str, Any]) -
     write_atomically(out / FIGURES, (json.dumps(found, indent=1, sort_keys=True) + "\n").encode())
 
 
-def _print(found: Mapping[str, Any], out: Path) -> None:
+def why_too_few(num_closed: int, options: FleetOptions) -> str:
+    """Return why the phones stopped before all rounds closed, and what to do; empty where they did not."""
+    if num_closed >= max(1, options.rounds):
+        return ""
+    wanted = f" of {options.rounds}" if options.rounds else ""
+    return (
+        f"the phones stopped after {num_closed}{wanted} rounds: nothing of one was heard for {options.idle_s:g} s. "
+        "Where training or gathering takes longer give a longer --idle; what a coordinator waits for, its "
+        "`mien-coordinator task watch` says"
+    )
+
+
+def _print(found: Mapping[str, Any], options: PhonesOptions) -> None:
     table = Table("what", "value")
     table.add_row("phones, processes", f"{found['phones']}, {found['processes']}")
     table.add_row("rounds closed, aborted", f"{found['rounds_closed']}, {found['rounds_aborted']}")
@@ -287,7 +299,9 @@ def _print(found: Mapping[str, Any], out: Path) -> None:
     if "coordinator_peak_mb" in found:
         table.add_row("coordinator, most memory", f"{found['coordinator_peak_mb']:.0f} MB")
     cli.OUT.print(table)
-    cli.OUT.print(str(out / RECORDS), markup=False, highlight=False, soft_wrap=True)
+    cli.OUT.print(str(options.out / RECORDS), markup=False, highlight=False, soft_wrap=True)
+    if why := why_too_few(found["rounds_closed"], options.fleet):
+        cli.warn(why)
 
 
 def _number(value: float | None) -> str:

@@ -16,7 +16,7 @@ from simulation.faces.importing import ImportSource, import_faces
 from simulation.faces.writer import StoreTerms
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
-from simulation.phones.run import PhonesOptions, run_phones, task_for
+from simulation.phones.run import PhonesOptions, run_phones, task_for, why_too_few
 from simulation.program.cli import app
 from tests.simulation.faces.archives import folder_of_people
 
@@ -49,6 +49,16 @@ def test_where_phones_come_from_must_be_said() -> None:
     done = CliRunner().invoke(app, ["phones", "--count", "2"])
     assert isinstance(done.exception, ConfigError)
     assert "--local" in done.exception.message
+
+
+def test_phones_that_stop_early_say_why() -> None:
+    fleet = FleetOptions(2, 60.0, False, 0, Faults(0, 0, 0, 1))
+    assert why_too_few(2, fleet) == ""
+    assert "after 1 of 2 rounds" in why_too_few(1, fleet)
+    assert "nothing of one was heard for 60 s" in why_too_few(1, fleet)
+    unlimited = dataclasses.replace(fleet, rounds=0)
+    assert why_too_few(1, unlimited) == ""
+    assert "after 0 rounds" in why_too_few(0, unlimited)
 
 
 def options(count: int, task: Path | None = None) -> PhonesOptions:
