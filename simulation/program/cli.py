@@ -498,6 +498,8 @@ def log_monitor(
 
     def human() -> None:
         cli.say(f"{found.checkpoint.origin}: {found.checkpoint.size} entries ({counted}).")
+        if not witness:
+            cli.say("Nobody's cosignature was checked: give --witness, the witness_key of `mien-device log --json`.")
         for fault in found.faults:
             cli.say(f"FAULT: {fault}")
 

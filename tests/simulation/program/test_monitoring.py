@@ -66,3 +66,9 @@ def test_a_log_begun_anew_is_told(tmp_path: Path) -> None:
     state.write_text(json.dumps({"key": "another", "note": note(HONEST)}))
     with pytest.raises(TransparencyError, match="begun anew"):
         look(str(log), state=state)
+
+
+def test_a_look_without_a_witness_says_that_no_cosignature_was_checked(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["log-monitor", str(written(tmp_path / "log", HONEST))])
+    assert result.exit_code == 0
+    assert "Nobody's cosignature was checked: give --witness" in result.stdout
