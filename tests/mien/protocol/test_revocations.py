@@ -42,6 +42,13 @@ def test_an_old_list_tells_nothing() -> None:
         found.check_age(NOW.timestamp() + MAX_AGE_S + 3600)
 
 
+def test_a_list_of_the_future_tells_nothing_until_its_time_has_come() -> None:
+    found = RevocationList.parse(list_of(), REGISTRAR.certificate)
+    found.check_age(NOW.timestamp() - MAX_AGE_S)
+    with pytest.raises(CohortError, match="dated 26 hours ahead"):
+        found.check_age(NOW.timestamp() - MAX_AGE_S - 3600)
+
+
 def test_a_peer_whose_certificate_was_revoked_is_refused() -> None:
     leaves = [
         pki.issue_device_leaf(REGISTRAR, ec.generate_private_key(ec.SECP256R1()).public_key(), "default", NOW)
