@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -177,11 +178,37 @@ class TestSummingStatistics:
         assert "29 numbers (0 KB): the mean of what the model makes of 9 images of 2 people" in said
         assert "that mean multiplied with itself" in said
         assert "whether somebody whose face is known took part" in said
+        assert "sums over 16 phones, of one person" in said
         assert "no embedding but in a sum, and nothing is trained on them" in said
         assert "by how much training" not in said
         told = " ".join(disclosures(self.summing))
         assert "No phone trains." in told
         assert "Nothing is trained." not in told
+
+    @pytest.mark.parametrize(
+        ("fewest", "told"),
+        [
+            (
+                3,
+                "sums over 4 phones, of one person who was in the sum and one who was not, a server with other photos "
+                "of both told which was which 99 times in 100",
+            ),
+            (1023, "over 256 phones.* 93 times"),
+            (1024, "over 1,024 phones.* 77 times"),
+            (5000, "over 4,096 phones.* 65 times"),
+        ],
+    )
+    def test_how_well_a_sum_tells_its_members_is_said_before_an_owner_agrees(self, fewest: int, told: str) -> None:
+        """Of the size that was measured next below the task's own; with noise, which needs no agreement, of none."""
+        cohort, privacy = CohortSpec(size=fewest, min_reports=fewest), replace(self.summing.privacy, min_cohort=3)
+        task = replace(self.summing, cohort=cohort, privacy=privacy)
+        with pytest.raises(ConfigError, match=told + r".*If that is your wish: --allow-reveal class_moment"):
+            check_agreed(task, self.layout, Agreement(min_cohort=3))
+        for disclose in (summing_disclosure, disclosure):
+            assert re.search(told, " ".join(disclose(task, self.layout, num_images=9, min_cohort=3, num_people=1)))
+        hidden = replace(task, privacy=replace(privacy, reveals=()))
+        said = summing_disclosure(hidden, self.layout, num_images=9, min_cohort=3, num_people=1)
+        assert "which was which" not in " ".join(said)
 
     def test_it_is_the_work_of_a_method_that_embeds_only(self) -> None:
         assert work_of(Role.TRAIN, STATISTICS) is SUMMING
