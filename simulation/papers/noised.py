@@ -214,7 +214,7 @@ def read_features(faces: Path | None, most: int, pictures: int) -> list[Matrix]:
 
 
 def table(seeds: Sequence[Mapping[str, float]], num_phones: int) -> str:
-    """Return the tables in Markdown: means of the draws, their range, and the share of the gain that is kept."""
+    """Return the tables in Markdown: error rates and the shares of the gain that are kept, means and range of draws."""
     mean = {name: float(np.mean([each[name] for each in seeds])) for name in seeds[0]}
 
     def row(label: str, name: str, *more: str) -> str:
@@ -222,7 +222,8 @@ def table(seeds: Sequence[Mapping[str, float]], num_phones: int) -> str:
         return f"| {label} | {np.mean(rates):.2f} ({min(rates):.2f} to {max(rates):.2f}) | " + " | ".join(more) + " |"
 
     def kept(name: str, of: str) -> str:
-        return f"{100 * (mean['released'] - mean[name]) / (mean['released'] - mean[of]):.0f} %"
+        shares = [100 * (each["released"] - each[name]) / (each["released"] - each[of]) for each in seeds]
+        return f"{np.mean(shares):.0f} % ({min(shares):.0f} to {max(shares):.0f})"
 
     best = min((f"{form}_clear" for form, _ in FORMS), key=lambda name: mean[name])
     gains = [
@@ -259,22 +260,21 @@ def table(seeds: Sequence[Mapping[str, float]], num_phones: int) -> str:
     )
 
 
-def main() -> None:
-    """Run the study from the command line."""
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the study from the command line; each draw's figures are told as they come."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("--faces", type=Path, help="a folder of folders of aligned crops; default: the shipped faces")
     parser.add_argument("--phones", type=int, default=5000, help="phones of the one sum")
     parser.add_argument("--seeds", type=int, default=3, help="draws of who holds a phone")
     parser.add_argument("--quick", action="store_true", help="a toy scale that shows that everything runs")
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     people = read_features(args.faces, 16 if args.quick else 10**6, 6)
     num_phones, seeds = (200, 1) if args.quick else (args.phones, args.seeds)
-    cli.OUT.print(
-        table([measure(people, num_phones, seed) for seed in range(seeds)], num_phones),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    figures = []
+    for seed in range(seeds):
+        figures.append(measure(people, num_phones, seed))
+        cli.tell(f"draw {seed}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures[-1].items()))
+    cli.OUT.print(table(figures, num_phones), markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from simulation.papers.noised import EPSILONS, measure, table
+from mien.errors import EmptyFolderError
+from simulation.papers.noised import EPSILONS, main, measure, read_features, table
 
 pytestmark = pytest.mark.numerics
 
@@ -43,4 +47,27 @@ def test_the_tables_say_what_is_kept(figures: dict[str, float]) -> None:
     assert "4000 phones drawn of 45 people; draws: 2" in text
     share = (figures["released"] - figures["wccn_eps4"]) / (figures["released"] - figures["wccn_clear"])
     assert f"`wccn` | {100 * figures['wccn_eps4']:.2f}" in text
-    assert f"| {100 * share:.0f} % |" in text
+    assert f"| {100 * share:.0f} % ({100 * share:.0f} to {100 * share:.0f}) |" in text
+
+
+def test_a_share_is_of_each_draw(figures: dict[str, float]) -> None:
+    """A draw that keeps all and one that keeps half are three quarters on average, and the worse one is not hidden."""
+    clear, released = figures["wccn_clear"], figures["released"]
+    draws = [{**figures, "wccn_eps4": rate} for rate in (clear, (clear + released) / 2)]
+    assert "| 75 % (50 to 100) |" in table(draws, 4000)
+
+
+def test_the_command_reads_faces_and_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--quick"])
+    said = capsys.readouterr()
+    assert "200 phones drawn of 12 people; draws: 1" in said.out
+    assert re.search(r"\| released model \| \d+\.\d\d \(", said.out)
+    told = dict(each.split() for each in said.err.split("draw 0: ")[1].strip().split(", "))
+    assert 0 < float(told["wccn_clear"]) < float(told["released"]) < 0.5, (
+        "a map of phones' own kind is better than none"
+    )
+
+
+def test_a_folder_of_too_few_people_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EmptyFolderError):
+        read_features(tmp_path, 16, 6)
