@@ -11,19 +11,17 @@ import typer
 from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
-from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import moment
-from mien.protocol.canonical import task_from_json
 from mien.protocol.ids import ModelId
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.keys import secret_hex
 from mien.shell.settings import read_toml
-from mien.specs import CohortSpec
 
 if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator
+    from mien.evaluation.rollout_spec import RollOutSpec
     from mien.protocol.v1 import models_pb2, operator_pb2
 
 app = typer.Typer(
@@ -38,6 +36,8 @@ _MAX_BYTES = 64 * 1024
 
 def read_roll_out(path: Path) -> RollOutSpec:
     """Return the staged roll-out in a TOML file; raises ConfigError naming the wrong field."""
+    from mien.evaluation.rollout_spec import RollOutSpec
+
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the roll-out's TOML file")
     return from_mapping(RollOutSpec, read_toml(path, _MAX_BYTES, what=str(path)))
@@ -64,7 +64,9 @@ def evaluate(
 
     Example: mien-coordinator fleet evaluate --model candidate --against current
     """
+    from mien.evaluation.rollout_spec import RollOutSpec
     from mien.rounds.rollouts import evaluation_task, threshold_for
+    from mien.specs import CohortSpec
 
     async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
         chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
@@ -155,6 +157,8 @@ def asking(tasks: Sequence[operator_pb2.TaskStatus], model_id: str) -> list[oper
 
 def waiting(task: operator_pb2.TaskStatus) -> str:
     """Return in words that a task waits for phones, and for how many."""
+    from mien.protocol.canonical import task_from_json
+
     cohort = task_from_json(task.task_json).cohort
     why = f" ({task.reason})" if task.reason else ""
     return (

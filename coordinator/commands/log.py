@@ -5,20 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-import sqlalchemy as sa
 import typer
 
 from coordinator.commands.both import Program, options
-from coordinator.store import round_log
-from coordinator.store.round_log import LoggedEntry
-from coordinator.store.store import Store
 from mien.errors import NotFoundError
-from mien.log.checkpoints import Checkpoint, Note
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.files import storage_errors, write_atomically
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from coordinator.store.round_log import LoggedEntry
+    from coordinator.store.store import Store
 
 CHECKPOINT: Final = "checkpoint"
 KEY: Final = "key"
@@ -36,6 +37,7 @@ def log_app(program: Program) -> typer.Typer:
     )
     def verify(*, home: Path = Home, as_json: bool = Json) -> None:
         from coordinator.keys.note_keys import log_signer
+        from coordinator.store import round_log
 
         folder = program.home(home)
         key = log_signer(folder.authority()).key
@@ -63,6 +65,8 @@ def log_app(program: Program) -> typer.Typer:
         as_json: bool = Json,
     ) -> None:
         from coordinator.keys.note_keys import log_signer
+        from coordinator.store import round_log
+        from mien.log.checkpoints import Checkpoint, Note
 
         folder = program.home(home)
         key = log_signer(folder.authority()).key
@@ -87,6 +91,8 @@ def log_app(program: Program) -> typer.Typer:
 
 def _entries(store: Store, size: int) -> Iterator[LoggedEntry]:
     """Yield the first `size` entries."""
+    from coordinator.store import round_log
+
     position = 0
 
     def some(db: sa.Connection) -> list[LoggedEntry]:

@@ -14,21 +14,19 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, Task, ask, fields, find_task
 from coordinator.commands.tables import Column, listing
-from coordinator.operator.disclosure import disclosures
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
-from mien.protocol.canonical import task_from_json
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.keys import secret_hex
 from mien.shell.settings import read_toml
-from mien.specs import TaskSpec
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import operator_pb2
+    from mien.specs import TaskSpec
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Submit training tasks and follow them.")
 
@@ -51,6 +49,8 @@ def submit(
 
     Example: mien-coordinator task submit fedface.toml
     """
+    from coordinator.operator.disclosure import disclosures
+
     task = read_task(file, in_groups=True)
     shown = disclosures(task)
     if not as_json:
@@ -76,6 +76,7 @@ def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:
     values = read_toml(path, _MAX_TASK_BYTES, what=str(path))
     from mien.methods import METHODS
     from mien.rounds.plan import with_median
+    from mien.specs import TaskSpec
 
     task = from_mapping(TaskSpec, values)
     method = METHODS.get(task.method)
@@ -180,6 +181,8 @@ async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) ->
             f"Model {name} is not released, and {UNJUDGED}: mien-coordinator model evaluate {name} --data FACES "
             f"--keep-thresholds, then model release {name}"
         )
+    from mien.protocol.canonical import task_from_json
+
     if task_from_json(task.task_json).gates.release != "manual":
         return ""
     return f"Model {name} waits for its release by hand: mien-coordinator model show {name}, then model release {name}"

@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import grpc
 
@@ -15,7 +15,6 @@ from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
 from coordinator.operator.sending import sent
 from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
-from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models import bundles
 from mien.protocol import CHUNK_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.canonical import parse_json, task_to_json, to_canonical_json
@@ -24,6 +23,9 @@ from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_p
 from mien.records import to_mapping
 from mien.shell.files import storage_errors
 from mien.specs import TaskSpec, Threshold
+
+if TYPE_CHECKING:
+    from mien.evaluation.rollout_spec import RollOutSpec
 
 TIMEOUT_S: Final = 30.0
 _TRANSFER_TIMEOUT_S: Final = 3600.0

@@ -11,7 +11,6 @@ from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.models.common import Model, find_model, percent, to_plain
 from coordinator.commands.tables import Column, facts, listing
 from mien.format import moment
-from mien.protocol.canonical import model_from_json
 from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -108,6 +107,7 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
 
     Example: mien-coordinator model show 3f0c --json
     """
+    from mien.protocol.canonical import model_from_json
 
     async def question(coordinator: Coordinator) -> dict[str, Any]:
         found = await find_model(coordinator, model)

@@ -295,12 +295,12 @@ def test_what_is_being_asked_at_the_end_is_answered_before_the_database_is_let_g
 
 
 def test_each_program_loads_what_it_needs() -> None:
-    names = ("starlette", "uvicorn", "jinja2", "grpc", "torch")
+    names = ("starlette", "uvicorn", "jinja2", "grpc", "torch", "numpy", "sqlalchemy", "mien.methods", "mien.secagg")
     code = f"import sys, {{module}}; print(*[name for name in {names} if name in sys.modules])"
     for module, wanted in (
         ("coordinator.commands.cli", set()),
-        ("coordinator.serve", {"grpc"}),
-        ("coordinator.dashboard.serve", {"starlette", "uvicorn", "jinja2"}),
+        ("coordinator.serve", {"grpc", *names[5:]}),
+        ("coordinator.dashboard.serve", {"starlette", "uvicorn", "jinja2", *names[5:]}),
     ):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module=module)], capture_output=True, text=True, check=True, cwd=ROOT
