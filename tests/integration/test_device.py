@@ -143,7 +143,7 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
         assert decided["decision"] == "unknown"
         assert -1 <= decided["score"] < decided["threshold"] == DECIDES_AT
         found = mien_device("identify", images_of(OWNER)[7], "--home", home, "--json")
-        assert json.loads(found.stdout) == {"decision": "match", "name": "Ada", "threshold": DECIDES_AT}
+        assert json.loads(found.stdout) == {"decision": "match", "name": "Ada", "threshold": DECIDES_AT, "fpir": 0.001}
         assert "%" not in own.stdout + other.stdout
 
         listed = mien_device("gallery", "list", "--home", home, "--json")
