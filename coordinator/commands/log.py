@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from coordinator.commands.both import Program, options
-from mien.errors import NotFoundError
+from mien.errors import TABLE, NotFoundError, TransparencyError
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.files import storage_errors, write_atomically
@@ -32,26 +32,42 @@ def log_app(program: Program) -> typer.Typer:
     Home, Json, words = options(program)
 
     @app.command(
-        help="Check the log against its own hashes: a changed or missing entry is named, and the exit code is 20.\n\n"
+        help="Check the log against its own hashes: a changed or missing entry is named, and the exit code is 20. An "
+        "entry that contradicts others (a round over a model that no round made, say) is named with exit code 47.\n\n"
         + program.example(f"log verify --home {words.folder}")
     )
     def verify(*, home: Path = Home, as_json: bool = Json) -> None:
         from coordinator.keys.note_keys import log_signer
         from coordinator.store import round_log
+        from mien.log.monitor import compare
 
         folder = program.home(home)
         key = log_signer(folder.authority()).key
         with folder.store() as store:
             size, root = store.round_log(round_log.verify)
             head = store.round_log(round_log.read_head)
+            faults, remarks = compare(each.entry.data for each in _entries(store, size))
 
         def human() -> None:
             say(f"The log holds: {size} entries, root {root.hex()}. Cosigned by the registrar: {head.cosigned_size}.")
             say(f"Its key, for monitors and further witnesses: {key}")
+            for remark in remarks:
+                say(f"Note: {remark}")
+            for fault in faults:
+                say(f"FAULT: {fault}")
 
-        answer = {"verifies": True, "entries": size, "root": root.hex(), "cosigned_entries": head.cosigned_size}
-        answer["key"] = str(key)
+        answer = {
+            "verifies": not faults,
+            "entries": size,
+            "root": root.hex(),
+            "cosigned_entries": head.cosigned_size,
+            "key": str(key),
+            "faults": list(faults),
+            "remarks": list(remarks),
+        }
         shell.emit(answer, as_json=as_json, human=human)
+        if faults:
+            raise typer.Exit(TABLE[TransparencyError].exit_code)
 
     @app.command(
         help="Write what the registrar cosigned into a folder: serve its files with any web server, and everybody can "

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 from coordinator.rounds.masked import MaskedRound
 from coordinator.rounds.pulse import Pulse, in_thread
 from mien.errors import LateError, MienError, NotFoundError, ViolationError
-from mien.log.entries import LogEntry, roster_entry
-from mien.protocol.ids import DeviceId
+from mien.log.entries import LogEntry, result_entry, roster_entry
+from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import (
     COUNTED,
@@ -24,7 +24,7 @@ from mien.rounds.machine import (
     Transition,
     advance,
 )
-from mien.rounds.records import RoundRecord, StepRecord, SumOpening
+from mien.rounds.records import RoundChange, RoundRecord, StepRecord, SumOpening
 from mien.secagg import Elsewhere
 from mien.secagg.groups import deal
 from mien.secagg.planner import raw_task_id
@@ -181,17 +181,19 @@ class Attempt:
         await in_thread(masked.replay, steps, state.stage, state.devices(*COUNTED), payload_of)
         self.masked = masked
 
-    async def entries(self, record: RoundRecord, state: RoundState) -> tuple[LogEntry, ...]:
-        """Return what the public log is to hold from a transition to `state` on: the statement, then the rosters.
+    async def entries(self, change: RoundChange) -> tuple[LogEntry, ...]:
+        """Return what the public log is to hold from a change on: the statement, the rosters, or the result.
 
-        Both are there before any device is told that it may go on.
+        They are there before any device is told that it may go on, or trains the model that came of it.
         """
-        before = self.state.stage
+        record, state, before = change.record, change.state, self.state.stage
         if before is Stage.SELECTING and state.stage is Stage.TRAINING:
             return (await self._side.ledger.entry(record.round, record.attempt, record.base_model_id),)
         if before is Stage.KEYS and self.masked is not None and not state.stage.is_over and state.stage is not before:
-            task = raw_task_id(record.task_id).hex()
-            return (roster_entry(task, record.round, record.attempt, self.masked.bindings),)
+            return (roster_entry(*_logged_as(record), self.masked.bindings),)
+        if change.model is not None:
+            measured = [each.record_json for each in change.evaluations]
+            return (result_entry(*_logged_as(record), model_sha256=change.model.model_id, measured=measured),)
         return ()
 
     def sum_opening(self, state: RoundState) -> SumOpening | None:
@@ -200,6 +202,10 @@ class Attempt:
             return None
         record, config = self.record, None if self.masked is None else self.masked.config
         return self._side.ledger.opening(record.round, record.attempt, config, state.devices(*COUNTED))
+
+
+def _logged_as(record: RoundRecord) -> tuple[str, RoundNumber, AttemptNumber]:
+    return raw_task_id(record.task_id).hex(), record.round, record.attempt
 
 
 def _elsewhere(blob: BlobId) -> Elsewhere:

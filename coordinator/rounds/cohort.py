@@ -405,7 +405,7 @@ class Cohort:
     async def _commit(self, attempt: Attempt, change: RoundChange, accepted: Sequence[_Message]) -> bool:
         """Commit a transition; what the disk refused is told to those who wait, and the rest is tried again."""
         try:
-            change = replace(change, logged=await attempt.entries(change.record, change.state))
+            change = replace(change, logged=await attempt.entries(change))
             attempt.record = await self._stores.thread.settle(self._stores.store.save_round, change)
         except BudgetExceededError as error:
             await self._abort_unopened(attempt, change, accepted, error.message)

@@ -7,7 +7,7 @@ a start: an append and a proof read O(log n) nodes by their keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
 from mien.errors import CorruptDataError, TransparencyError
 from mien.log.checkpoints import Checkpoint, Note
-from mien.log.entries import LogEntry
+from mien.log.entries import LogEntry, task_entry
 from mien.log.merkle import (
     appended,
     consistency_proof,
@@ -74,6 +74,25 @@ def append(db: sa.Connection, at_ms: int, entries: Iterable[LogEntry]) -> None:
         for level, index, made in tuple(appended(lambda *at: _node(db, *at), position, leaf_hash(entry.data))):
             db.execute(sa.insert(LOG_NODES).values(level=level, position=index, hash=made))
     _set_head(db, size=size + len(entries))
+
+
+def of_attempt(db: sa.Connection, entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
+    """Yield an attempt's entries, its task's before the first statement of the task.
+
+    A task that is in the log without an entry of its own began before there were such entries, and gets none. Nor has
+    an attempt a result there whose statement is older than the log.
+    """
+    for entry in entries:
+        task = entry.subject.split("/")[0]
+        if entry.kind == "round" and position_of(db, "task", task) is None and not _has_statements(db, task):
+            yield task_entry(task, entry.told["model_sha256"])
+        if entry.kind != "result" or position_of(db, "round", entry.subject) is not None:
+            yield entry
+
+
+def _has_statements(db: sa.Connection, task: str) -> bool:
+    mine = sa.and_(LOG_ENTRIES.c.kind == "round", LOG_ENTRIES.c.subject.startswith(f"{task}/"))
+    return db.execute(sa.select(LOG_ENTRIES.c.position).where(mine).limit(1)).first() is not None
 
 
 def append_certificates(

@@ -266,7 +266,7 @@ class Store(RollOutStore):
             subject = f"{after.task_id}/{after.round}/{after.attempt}"
             if after.stage is not before.stage:
                 self._log(db, audit.COORDINATOR, f"round.{after.stage}", subject, _round_detail(after, change))
-            round_log.append(db, now_ms, change.logged)
+            round_log.append(db, now_ms, round_log.of_attempt(db, change.logged))
             for device_id in sorted(change.left_out):
                 detail = {"device": device_id, "round": after.round, "attempt": after.attempt}
                 self._log(db, audit.COORDINATOR, audit.LEFT_OUT, after.task_id, detail)

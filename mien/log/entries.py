@@ -2,8 +2,10 @@
 
 ::
 
+    task         the model that a task begins with, right before the first statement of it
     round        the statement of an attempt: what all its keys are bound to, before any phone trains
     roster       the bindings (R) of the rosters that its phones are about to be sent, one of each sum
+    result       the model that an attempt closed with, and the hash of what it measured
     certificate  the hash of a certificate that the registrar issued; its random serial number is the salt
     release      a model that was put in force
 
@@ -14,15 +16,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from mien.errors import TransparencyError
 from mien.log.chain import canonical_json
 
 MAX_ENTRY_BYTES: Final = 8192
-KINDS: Final = ("round", "roster", "certificate", "release")
+KINDS: Final = ("task", "round", "roster", "result", "certificate", "release")
+_OF_ATTEMPTS: Final = ("round", "roster", "result")
+_OF_MODELS: Final = ("task", "round", "result")
+_SUBJECTS: Final = {"task": "task", "certificate": "sha256", "release": "model_id"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,12 @@ class LogEntry:
     subject: str
     data: bytes = field(repr=False)
 
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """The fields of the object."""
+        told: dict[str, Any] = json.loads(self.data)
+        return told
+
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Return the entry in a log's bytes; raises TransparencyError for what this program would not have written."""
@@ -41,9 +52,11 @@ class LogEntry:
             kind = told["kind"]
             if kind not in KINDS or canonical_json(told) != data or len(data) > MAX_ENTRY_BYTES:
                 raise ValueError
-            if kind in ("round", "roster"):
+            if kind in _OF_MODELS and not (isinstance(told["task"], str) and isinstance(told["model_sha256"], str)):
+                raise ValueError
+            if kind in _OF_ATTEMPTS:
                 return cls(kind, attempt_subject(told["task"], told["round"], told["attempt"]), data)
-            return cls(kind, str(told["sha256" if kind == "certificate" else "model_id"]), data)
+            return cls(kind, str(told[_SUBJECTS[kind]]), data)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TransparencyError("the log holds an entry that no program writes; tell the operator") from error
 
@@ -51,6 +64,11 @@ class LogEntry:
 def attempt_subject(task: str, round_number: int, attempt: int) -> str:
     """Return the subject of an attempt's entries; `task` is the hex of the task's 16 bytes in a `RoundConfig`."""
     return f"{task}/{round_number}/{attempt}"
+
+
+def task_entry(task: str, model_sha256: str) -> LogEntry:
+    """Return the entry of a task by the model that it begins with; both as `round_entry` has them."""
+    return _entry("task", task, task=task, model_sha256=model_sha256)
 
 
 def round_entry(
@@ -82,6 +100,25 @@ def roster_entry(task: str, round_number: int, attempt: int, bindings: Iterable[
     digest = hashlib.sha256(b"mien/rosters/1\n" + b"".join(sorted(bindings))).hexdigest()
     subject = attempt_subject(task, round_number, attempt)
     return _entry("roster", subject, task=task, round=round_number, attempt=attempt, rosters_sha256=digest)
+
+
+def result_entry(
+    task: str, round_number: int, attempt: int, *, model_sha256: str, measured: Iterable[bytes] = ()
+) -> LogEntry:
+    """Return the entry of an attempt that closed: by the model that it made or left as it was, and what it `measured`.
+
+    `measured_sha256` is empty where it measured nothing, else the hash over the records' hashes, in their order.
+    """
+    hashes = b"".join(hashlib.sha256(record).digest() for record in measured)
+    return _entry(
+        "result",
+        attempt_subject(task, round_number, attempt),
+        task=task,
+        round=round_number,
+        attempt=attempt,
+        model_sha256=model_sha256,
+        measured_sha256=hashlib.sha256(b"mien/measured/1\n" + hashes).hexdigest() if hashes else "",
+    )
 
 
 def certificate_entry(sha256: str) -> LogEntry:

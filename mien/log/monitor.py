@@ -1,6 +1,7 @@
 """What anybody can find out about a log of rounds: its entries against its checkpoints, and against what phones kept.
 
-A monitor reads all entries, O(n) hashes in O(log n) memory, and trusts nobody but the keys that it was given.
+A monitor reads all entries and makes O(n) hashes; it trusts nobody but the keys that it was given. It follows the
+models: a statement may name the one that its task began with, or one that an earlier round of the task closed with.
 """
 
 from __future__ import annotations
@@ -17,12 +18,62 @@ from mien.log.merkle import EMPTY_ROOT, appended, leaf_hash, node_hash
 
 @dataclass(frozen=True)
 class Findings:
-    """What a monitor found: the checkpoint that all entries fit, how many there are of each kind, and every fault."""
+    """What a monitor found: the checkpoint that all entries fit, how many there are of each kind, and every fault.
+
+    `remarks` are no faults, and for whoever watches to judge: models that came from elsewhere than this log.
+    """
 
     checkpoint: Checkpoint
     counts: Mapping[str, int]
     cosigned_unix_s: int = 0
     faults: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass
+class _Models:
+    """Models as the entries name them: where each comes from, and which a task may train.
+
+    `trainable` has the models of every task that the log names: the one that it begins with, and those that its rounds
+    made. `older` are tasks whose statements stand before the first entry that names a task.
+    """
+
+    known: set[str] = field(default_factory=set)
+    trainable: dict[str, set[str]] = field(default_factory=dict)
+    older: set[str] = field(default_factory=set)
+    remarks: list[str] = field(default_factory=list)
+
+    def heed(self, entry: LogEntry) -> str:
+        """Return the fault of an entry behind those that were heeded, in words; nothing where it has none."""
+        if entry.kind == "release":
+            self.known.add(entry.subject)
+            return ""
+        task, model = entry.told["task"], entry.told["model_sha256"]
+        if entry.kind == "task":
+            return self._begin(task, model)
+        if entry.kind == "round":
+            return self._follow(entry.subject, task, model)
+        self.known.add(model)
+        self.trainable.get(task, set()).add(model)
+        return ""
+
+    def _begin(self, task: str, model: str) -> str:
+        if task in self.trainable or task in self.older:
+            return f"task {task} begins a second time"
+        self.trainable[task] = {model}
+        if model not in self.known:
+            self.remarks.append(f"task {task} begins with model {model}, which no release or round before it names")
+        return ""
+
+    def _follow(self, subject: str, task: str, model: str) -> str:
+        if task not in self.trainable:
+            if self.trainable and task not in self.older:
+                return f"round {subject} is of a task whose first model the log does not name"
+            self.older.add(task)
+            return ""
+        if model in self.trainable[task]:
+            return ""
+        return f"round {subject} trains model {model}, which is not its task's first and which no round of it made"
 
 
 @dataclass
@@ -32,7 +83,9 @@ class _Reading:
     wanted: set[int]
     roots: dict[int, bytes] = field(default_factory=lambda: {0: EMPTY_ROOT})
     rounds: set[str] = field(default_factory=set)
+    results: set[str] = field(default_factory=set)
     statements: set[bytes] = field(default_factory=set)
+    models: _Models = field(default_factory=_Models)
     counts: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
 
@@ -64,6 +117,29 @@ class _Reading:
             self.statements.add(data)
         if entry.kind == "roster" and entry.subject not in self.rounds:
             self.faults.append(f"entry {position}: an unlogged round, whose roster is there without a statement before")
+        if entry.kind == "result":
+            if entry.subject not in self.rounds:
+                self.faults.append(f"entry {position}: an unlogged round, whose result is there without a statement")
+            if entry.subject in self.results:
+                self.faults.append(f"entry {position}: a second result of round {entry.subject}")
+            self.results.add(entry.subject)
+        if entry.kind in ("task", "round", "result", "release") and (fault := self.models.heed(entry)):
+            self.faults.append(f"entry {position}: {fault}")
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What is no fault, and worth a look."""
+        if not self.models.older:
+            return tuple(self.models.remarks)
+        older = f"{len(self.models.older)} tasks began before the log named models; theirs are not followed"
+        return older, *self.models.remarks
+
+
+def compare(entries: Iterable[bytes]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the faults of entries against each other, and remarks; their hashes are somebody else's to check."""
+    reading = _Reading(set())
+    reading.read(entries)
+    return tuple(reading.faults), reading.remarks
 
 
 def examine(
@@ -112,7 +188,7 @@ def examine(
             cosigned = note.check(witness)
         except TransparencyError as error:
             faults.append(error.message)
-    return Findings(newest, reading.counts, cosigned, tuple(dict.fromkeys(faults)))
+    return Findings(newest, reading.counts, cosigned, tuple(dict.fromkeys(faults)), reading.remarks)
 
 
 def _notes_in(kept: Sequence[Mapping[str, Any]]) -> list[str]:

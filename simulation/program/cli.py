@@ -479,7 +479,8 @@ def log_monitor(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a coordinator's log of rounds from outside: forks, missing entries, unlogged rounds. Exit code 47 for any.
+    """Check a coordinator's log of rounds from outside: forks, missing entries, unlogged rounds, and rounds over a
+    model that no round made. Exit code 47 for any.
 
     Example: mien-sim log-monitor https://log.example/mien --state mien-log.json
     """
@@ -494,12 +495,15 @@ def log_monitor(
         "counts": dict(found.counts),
         "cosigned_unix_s": found.cosigned_unix_s,
         "faults": list(found.faults),
+        "remarks": list(found.remarks),
     }
 
     def human() -> None:
         cli.say(f"{found.checkpoint.origin}: {found.checkpoint.size} entries ({counted}).")
         if not witness:
             cli.say("Nobody's cosignature was checked: give --witness, the witness_key of `mien-device log --json`.")
+        for remark in found.remarks:
+            cli.say(f"Note: {remark}")
         for fault in found.faults:
             cli.say(f"FAULT: {fault}")
 

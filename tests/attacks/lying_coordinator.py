@@ -28,8 +28,7 @@ from mien.log.entries import LogEntry
 from mien.log.merkle import leaf_hash, node_hash
 from mien.protocol.canonical import to_canonical_json
 from mien.protocol.v1 import models_pb2
-from mien.rounds.machine import RoundState
-from mien.rounds.records import RoundRecord
+from mien.rounds.records import RoundChange
 
 LIE = Path(os.environ["MIEN_LIE"])
 NOTHING = {"mean": 1e12, "scale": 1e12}
@@ -76,10 +75,10 @@ async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: f
     return EntryProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [])
 
 
-async def lying_entries(self: Attempt, record: RoundRecord, state: RoundState) -> tuple[LogEntry, ...]:
+async def lying_entries(self: Attempt, change: RoundChange) -> tuple[LogEntry, ...]:
     """Return nothing for the log to hold."""
     told = json.loads(LIE.read_text()) if LIE.exists() else {}
-    return () if told.get("unlogged") else await tell_entries(self, record, state)
+    return () if told.get("unlogged") else await tell_entries(self, change)
 
 
 def lying_check(self: Revocations, serial: int) -> None:

@@ -23,12 +23,14 @@ OLD_S: Final = 3600
 """A cosignature of the newest checkpoint that is older is a fault: phones go on without the registrar for as long."""
 
 _LEDE: Final = (
-    "What phones compare: statements of rounds and their rosters, releases, and hashes of certificates, in a tree that "
-    "is only ever added to. A phone trains on nothing that is not in it."
+    "What phones compare: statements of rounds, their rosters and results, releases, and hashes of certificates, in a "
+    "tree that is only ever added to. A phone trains on nothing that is not in it."
 )
 _KINDS: Final = {
+    "task": "model that a task begins with",
     "round": "statement of a round",
     "roster": "rosters of a round",
+    "result": "result of a round",
     "certificate": "certificate that was issued",
     "release": "release",
 }
@@ -99,14 +101,17 @@ def _entries(db: sa.Connection, now_ms: int) -> Section:
 
 
 def _subject(logged: LoggedEntry, tasks: Mapping[str, tuple[str, str]]) -> Cell:
-    """Return what an entry is about: an attempt by its task's name, everything else by the beginning of its hash.
+    """Return what an entry is about: a task or its attempt by name, all else by the beginning of its hash.
 
     `tasks` are ids and names by what the log calls a task.
     """
     subject = logged.entry.subject
-    if logged.entry.kind in ("round", "roster"):
-        called, number, attempt = subject.split("/")
+    if logged.entry.kind in ("task", "round", "roster", "result"):
+        called, *which = subject.split("/")
         task_id, name = tasks.get(called, ("", short(called)))
+        if not which:
+            return Cell(name, href=f"/tasks/{task_id}" if task_id else "")
+        number, attempt = which
         href = f"/tasks/{task_id}/rounds/{number}/{attempt}" if task_id else ""
         return Cell(name, href=href, note=f"round {number}, attempt {attempt}")
     href = f"/models/{subject}" if logged.entry.kind == "release" else ""

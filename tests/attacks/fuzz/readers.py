@@ -484,7 +484,8 @@ def _of_the_log() -> dict[str, Reader]:
     checkpoint = Checkpoint("mien/0123", 7, bytes(32))
     note = str(Note(checkpoint.text, (key.sign(checkpoint.text),)))
     entries = [
-        {"kind": "round", "task": "t1", "round": 3, "attempt": 1, "statement": "ab" * 32},
+        {"kind": "round", "task": "t1", "round": 3, "attempt": 1, "model_sha256": "ab" * 32},
+        {"kind": "task", "task": "t1", "model_sha256": "ab" * 32},
         {"kind": "certificate", "sha256": "cd" * 32},
     ]
     name = "mien.log.checkpoints"

@@ -16,7 +16,7 @@ from coordinator.keys.note_keys import log_signer
 from coordinator.store import round_log
 from mien.errors import NotFoundError
 from mien.log.checkpoints import Checkpoint, Note
-from mien.log.entries import certificate_entry
+from mien.log.entries import certificate_entry, release_entry, round_entry, task_entry
 from mien.log.monitor import examine
 
 
@@ -38,6 +38,27 @@ def test_a_log_that_holds_is_said_to(home: CoordinatorHome) -> None:
     code, said = run(home, "verify", "--json")
     assert code == 0
     assert json.loads(said)["entries"] == 5
+
+
+def test_a_round_over_a_model_that_nobody_made_is_named(home: CoordinatorHome) -> None:
+    released, other, rest = (
+        "a" * 64,
+        "b" * 64,
+        dict.fromkeys(("task_sha256", "layout_sha256", "statement_sha256"), "1" * 64),
+    )
+    honest = [release_entry(released, None, 1.0), task_entry("ab" * 16, released)]
+    honest.append(round_entry("ab" * 16, 1, 1, model_sha256=released, **rest))
+    with home.store() as store:
+        store.round_log(lambda db: round_log.append(db, 1, honest))
+    assert run(home, "verify")[0] == 0
+    with home.store() as store:
+        lie = round_entry("ab" * 16, 2, 1, model_sha256=other, **rest)
+        store.round_log(lambda db: round_log.append(db, 1, [lie]))
+    code, said = run(home, "verify")
+    assert code == 47
+    assert f"FAULT: entry 8: round {'ab' * 16}/2/1 trains model {other}" in said
+    code, said = run(home, "verify", "--json")
+    assert (code, json.loads(said)["verifies"], len(json.loads(said)["faults"])) == (47, False, 1)
 
 
 def test_what_the_registrar_cosigned_is_written_out(home: CoordinatorHome, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from mien.dp.ledger import Opening
 from mien.evaluation import Comparisons, Evidence, Monitors, SetEvidence, all_pairs, det_curve
 from mien.evaluation.gates import judge, monitors, tar_at
 from mien.log.checkpoints import Checkpoint, Note, NoteSigner
-from mien.log.entries import LogEntry, certificate_entry, roster_entry, round_entry
+from mien.log.entries import LogEntry, certificate_entry, result_entry, roster_entry, round_entry
 from mien.protocol.canonical import model_to_json, task_from_json, task_to_json, to_canonical_json
 from mien.protocol.rounds import BlobId, Role, Stage
 from mien.rounds.machine import MASKED, STEP_OF, RoundState, Step
@@ -228,7 +228,9 @@ class Fleet:
     def _save(self, record: RoundRecord, stage: Stage, steps: dict[str, Step], **more: Any) -> RoundRecord:
         deadline = math.inf if stage in (Stage.CLOSING, Stage.CLOSED, Stage.ABORTED) else self.clock.now() + 600
         state = RoundState(stage, deadline, {}, steps, reason=more.pop("reason", ""))
-        return self.store.save_round(RoundChange(record, state, steps=steps, logged=_logged(record, stage), **more))
+        return self.store.save_round(
+            RoundChange(record, state, steps=steps, logged=_logged(record, stage, more.get("model")), **more)
+        )
 
     def cosign(self, *further: NoteSigner) -> str:
         """Have the log's checkpoint cosigned by the registrar, and by others; return the registrar's name."""
@@ -310,12 +312,14 @@ class Fleet:
         self.store.close()
 
 
-def _logged(record: RoundRecord, stage: Stage) -> tuple[LogEntry, ...]:
+def _logged(record: RoundRecord, stage: Stage, made: ModelRecord | None) -> tuple[LogEntry, ...]:
     """Return what an attempt enters in the log of rounds with a stage."""
     subject = raw_task_id(record.ref.task_id).hex(), record.ref.round, record.ref.attempt
     if stage is Stage.TRAINING:
-        hashes = dict.fromkeys(("task_sha256", "model_sha256", "layout_sha256", "statement_sha256"), "5" * 64)
-        return (round_entry(*subject, **hashes),)
+        hashes = dict.fromkeys(("task_sha256", "layout_sha256", "statement_sha256"), "5" * 64)
+        return (round_entry(*subject, model_sha256=record.base_model_id, **hashes),)
+    if made is not None:
+        return (result_entry(*subject, model_sha256=made.model_id),)
     return (roster_entry(*subject, [bytes(32)]),) if stage is Stage.SHARES else ()
 
 

@@ -384,7 +384,8 @@ def test_the_log_of_rounds_shows_whether_it_holds_and_who_cosigned_it(reader: Re
     entries = part(page, "entries", Table)
     assert [each.text for each in entries.rows[0]][2] == "certificate that was issued"
     whats = set(texts(entries, "What"))
-    assert {"statement of a round", "rosters of a round", "release"} <= whats
+    assert {"model that a task begins with", "statement of a round", "rosters of a round", "release"} <= whats
+    assert "result of a round" in whats
     index = texts(entries, "What").index("rosters of a round")
     subject = entries.rows[index][3]
     assert subject.text == "spring"

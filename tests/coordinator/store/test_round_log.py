@@ -13,7 +13,7 @@ from coordinator.store.store import Store
 from coordinator.store.tables import LOG_ENTRIES, LOG_HEAD, LOG_NODES
 from mien.errors import CorruptDataError, NotFoundError
 from mien.log.checkpoints import Checkpoint, Note, Signature
-from mien.log.entries import LogEntry, certificate_entry, release_entry
+from mien.log.entries import LogEntry, certificate_entry, release_entry, result_entry, round_entry, task_entry
 from mien.log.merkle import check_consistency, check_inclusion, leaf_hash
 from mien.shell.clock import Clock
 from tests.coordinator.store.test_store import model
@@ -61,6 +61,38 @@ def test_a_release_is_logged_and_one_that_fails_is_not(store: Store) -> None:
     (logged,) = store.round_log(lambda db: round_log.read(db, 0))
     assert logged.entry == release_entry(model_id, None, 1.0)
     assert LogEntry.read(logged.entry.data) == logged.entry
+
+
+TASK = "ab" * 16
+HASHES = dict.fromkeys(("task_sha256", "layout_sha256", "statement_sha256"), "1" * 64)
+
+
+def statement(number: int, model_sha256: str, task: str = TASK) -> LogEntry:
+    return round_entry(task, number, 1, model_sha256=model_sha256, **HASHES)
+
+
+def append_of_attempt(store: Store, *entries: LogEntry) -> list[LogEntry]:
+    """Return the entries that the log has got by these."""
+    size = store.round_log(round_log.read_head).size
+    store.round_log(lambda db: round_log.append(db, 1, round_log.of_attempt(db, entries)))
+    return [each.entry for each in store.round_log(lambda db: round_log.read(db, size))]
+
+
+def test_a_task_is_named_with_its_first_model_once_before_its_first_statement(store: Store) -> None:
+    first, second = statement(1, "a" * 64), statement(2, "b" * 64)
+    made = result_entry(TASK, 1, 1, model_sha256="b" * 64)
+    assert append_of_attempt(store, first) == [task_entry(TASK, "a" * 64), first]
+    assert append_of_attempt(store, made) == [made]
+    assert append_of_attempt(store, second) == [second]
+    assert append_of_attempt(store) == []
+
+
+def test_what_began_before_the_log_knew_of_it_is_left_as_it_is(store: Store) -> None:
+    append(store, statement(7, "a" * 64))
+    assert append_of_attempt(store, statement(8, "b" * 64)) == [statement(8, "b" * 64)]
+    assert append_of_attempt(store, result_entry(TASK, 6, 1, model_sha256="a" * 64)) == []
+    longer = statement(1, "b" * 64, TASK + "00")
+    assert append_of_attempt(store, longer) == [task_entry(TASK + "00", "b" * 64), longer]
 
 
 def test_certificates_are_taken_once_however_often_they_are_told(store: Store) -> None:

@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mien.errors import TransparencyError
 from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
-from mien.log.entries import certificate_entry, release_entry, roster_entry, round_entry
+from mien.log.entries import certificate_entry, release_entry, result_entry, roster_entry, round_entry, task_entry
 from mien.log.merkle import tree_root
 from mien.log.monitor import examine
 from tests.mien.log.test_merkle import Tree
@@ -112,3 +112,75 @@ def test_a_missing_cosignature_is_told():
 def test_a_checkpoint_of_another_key_is_none():
     with pytest.raises(TransparencyError):
         examine(HONEST, note(HONEST), REGISTRAR.key)
+
+
+def named(*letters):
+    return [letter * 64 for letter in letters]
+
+
+FIRST, SECOND, THIRD, OTHER = named("c", "3", "4", "5")
+TASK = "ab" * 16
+
+
+def statement(number, model, *, task=TASK, attempt=1):
+    return round_entry(task, number, attempt, **(HASHES | {"model_sha256": model})).data
+
+
+def result(number, model, *, task=TASK, attempt=1):
+    return result_entry(task, number, attempt, model_sha256=model).data
+
+
+FOLLOWED = [
+    HONEST[0],  # releases FIRST
+    task_entry(TASK, FIRST).data,
+    statement(1, FIRST),
+    statement(1, FIRST, attempt=2),
+    result(1, SECOND, attempt=2),
+    statement(2, SECOND),
+    statement(3, SECOND),  # a cohort that began beside the second
+    result(2, THIRD),
+    statement(4, FIRST),  # the gates sent it back
+]
+
+
+def findings(entries):
+    return examine(entries, note(entries), SIGNER.key)
+
+
+def test_models_are_followed_from_the_release_through_the_rounds():
+    goes_on = [task_entry("cd" * 16, THIRD).data, statement(1, THIRD, task="cd" * 16)]
+    assert (findings([*FOLLOWED, *goes_on]).faults, findings([*FOLLOWED, *goes_on]).remarks) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("lie", "fault"),
+    [
+        (statement(5, OTHER), f"entry 9: round {TASK}/5/1 trains model {OTHER}"),
+        (statement(1, FIRST, task="cd" * 16), "entry 9: round " + "cd" * 16 + "/1/1 is of a task whose first model"),
+        (task_entry(TASK, OTHER).data, f"entry 9: task {TASK} begins a second time"),
+        (result(9, OTHER), "entry 9: an unlogged round, whose result"),
+        (result(2, OTHER), f"entry 9: a second result of round {TASK}/2/1"),
+    ],
+    ids=["a model of nobody", "a task without a beginning", "a second beginning", "no statement", "a second result"],
+)
+def test_a_model_out_of_nowhere_is_found(lie, fault):
+    (found,) = findings([*FOLLOWED, lie]).faults
+    assert found.startswith(fault)
+
+
+def test_a_round_may_not_train_what_it_makes_itself_nor_another_tasks_model():
+    assert len(findings([*FOLLOWED[:2], statement(1, SECOND), result(1, SECOND)]).faults) == 1
+    other = [task_entry("cd" * 16, FIRST).data, statement(1, SECOND, task="cd" * 16)]
+    assert len(findings([*FOLLOWED, *other]).faults) == 1
+
+
+def test_a_task_of_a_model_that_came_from_elsewhere_is_remarked():
+    found = findings([*FOLLOWED, task_entry("cd" * 16, OTHER).data])
+    assert found.faults == ()
+    assert found.remarks == (f"task {'cd' * 16} begins with model {OTHER}, which no release or round before it names",)
+
+
+def test_tasks_from_before_the_log_named_models_are_counted_and_not_followed():
+    found = findings([*HONEST, task_entry("cd" * 16, FIRST).data, *attempt(9)])
+    assert found.faults == ()
+    assert found.remarks == ("1 tasks began before the log named models; theirs are not followed",)
