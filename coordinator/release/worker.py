@@ -47,9 +47,14 @@ def import_model(
     return made
 
 
-def evaluate(model: Path, data: Path, protocol: str, *, aligned: bool = False) -> dict[str, Any]:
-    """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it."""
-    flags = ["--json", *(["--aligned"] if aligned else [])]
+def evaluate(
+    model: Path, data: Path, protocol: str, *, aligned: bool = False, graphs: Path | None = None
+) -> dict[str, Any]:
+    """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it.
+
+    With the graphs in `graphs` (protocol `folder`) the worker loads no torch.
+    """
+    flags = ["--json", *(["--aligned"] if aligned else []), *(["--graphs", str(graphs)] if graphs else [])]
     return _object(_run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, *flags]))
 
 

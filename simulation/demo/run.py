@@ -196,8 +196,9 @@ def take_part(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
 
 def release_adapted(stage: Stage, model_id: str) -> Model:
     """Release the last round's model with thresholds measured on the public people, and return it."""
-    stage.operator("model", "evaluate", model_id, "--data", str(stage.folder / "public"), "--keep-thresholds")
     bundle, signed = bundle_of(stage, "after"), bundle_of(stage, "before")
+    public = str(stage.folder / "public")
+    stage.operator("model", "evaluate", model_id, "--data", public, "--graphs", str(signed), "--keep-thresholds")
     stage.operator("model", "export", model_id, str(bundle))
     # Graphs hold no parameters: those of the model before are this one's too.
     for path in (*signed.glob("*.onnx"), signed / "graphs.json"):

@@ -14,13 +14,14 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.people.enroll import DEFAULT_MIN_IMAGES
 from device_sdk.runtimes import load_runtime
-from device_sdk.runtimes.torch_runtime import TorchRuntime
+from device_sdk.runtimes.manifest import GraphFolder
 from mien.errors import UndefinedMetricError
 from mien.evaluation import Comparisons, DetCurve, NotMeasurable, all_pairs, det_curve, equal_error_rate, tar_at_fmrs
 from mien.evaluation.enrolment import enrolment_sweep
 from mien.evaluation.gates import monitors
 from mien.evaluation.records import Provenance
 from mien.evaluation.tail import enrolled_against_strangers, tail_of
+from mien.methods.base import Runtime
 from mien.shell import provenance
 from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
 from simulation.faces.models import Model, read_model, sface
@@ -32,14 +33,25 @@ ENROLLED: Final = 5
 """Pictures of a person that a template is made of at most where thresholds for galleries are measured."""
 
 
-def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False) -> dict[str, Any]:
-    """Return EER and operating points over all pairs of a folder name/*.jpg, failures to enrol counted."""
+def evaluate_folder(model: Model, folder: Path, *, aligned: bool = False, graphs: Path | None = None) -> dict[str, Any]:
+    """Return EER and operating points over all pairs of a folder name/*.jpg, failures to enrol counted.
+
+    With a folder of the model's graphs ONNX Runtime embeds, else torch where it is installed.
+    """
     people = find_people(folder)
     faces = read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
-    embeddings = load_runtime(model.spec, model.layout).embed(model.theta, faces.crops)
+    embeddings = _runtime(model, graphs).embed(model.theta, faces.crops)
     comparisons = all_pairs(embeddings, faces.labels)
     dataset = folder.resolve().name
     return folder_record(model, faces, embeddings, comparisons, dataset=dataset, dataset_sha256=digest(people))
+
+
+def _runtime(model: Model, graphs: Path | None) -> Runtime:
+    if graphs is None:
+        return load_runtime(model.spec, model.layout)
+    from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+
+    return OnnxRuntime(model.spec, model.layout, GraphFolder.at(graphs, model.spec, model.layout))
 
 
 def folder_record(
@@ -105,6 +117,8 @@ def enrolment(
 
     `model` is a folder that `mien-coordinator model export` wrote; None is the pretrained SFace.
     """
+    from device_sdk.runtimes.torch_runtime import TorchRuntime
+
     people = find_people(folder, min_images=max(counts) + 1)
     faces = read_people(people, FacePipeline(MASTER, None, ChoiceRule.CENTRE, aligned=aligned))
     recogniser = sface() if model is None else read_model(model)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import numpy as np
 import typer
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
-from mien.backbones.importers import ImportedModel, import_model, with_adapter, with_gate
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence, all_pairs, normalise
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
@@ -35,8 +34,12 @@ from mien.specs import GateSpec
 from simulation.faces.datasets import find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model, read_model, write_model
-from simulation.program.evaluate import evaluate_lfw
 from simulation.program.gating import EvaluationSet, gather
+
+if TYPE_CHECKING:
+    from mien.backbones.importers import ImportedModel
+
+# What loads torch, three quarters of the start, is imported by the commands that need it.
 
 MAX_MODEL_BYTES: Final = 1 << 30
 
@@ -64,6 +67,8 @@ def import_file(
     as_json: Json = True,
 ) -> None:
     """Unpack a public model file into a new model folder, or copy a model folder; DIR and DIR adds to what is there."""
+    from mien.backbones.importers import import_model, with_adapter, with_gate
+
     if file.is_dir():
         model = read_model(file)
     elif file.is_file():
@@ -129,13 +134,19 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="Folder with the faces.")],
     protocol: Annotated[str, typer.Option(help="folder or lfw.")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
+    graphs: Annotated[Path | None, typer.Option(help="Folder with its graphs; protocol folder, without torch.")] = None,
     as_json: Json = True,
 ) -> None:
     """Measure a model on faces and print one JSON object."""
-    protocols = {"folder": evaluate_folder, "lfw": evaluate_lfw}
-    if protocol not in protocols:
-        raise ConfigError(f"--protocol is {protocol!r}; known: {', '.join(protocols)}")
-    cli.emit(protocols[protocol](read_model(model), data, aligned=aligned), as_json=True, human=lambda: None)
+    if protocol == "folder":
+        record = evaluate_folder(read_model(model), data, aligned=aligned, graphs=graphs)
+    elif protocol == "lfw":
+        from simulation.program.evaluate import evaluate_lfw
+
+        record = evaluate_lfw(read_model(model), data, aligned=aligned)
+    else:
+        raise ConfigError(f"--protocol is {protocol!r}; known: folder, lfw")
+    cli.emit(record, as_json=True, human=lambda: None)
 
 
 @app.command()

@@ -31,6 +31,10 @@ def evaluate(
     ] = None,
     protocol: Annotated[str, typer.Option(help="lfw (ten-fold) or folder (all pairs of name/*.jpg).")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
+    graphs: Annotated[
+        Path | None,
+        typer.Option(help="A folder with the model's graphs: measure with these, as phones do, and not with torch."),
+    ] = None,
     keep_thresholds: Annotated[
         bool, typer.Option(help="Keep the thresholds that were found, with their provenance, in the model's manifest.")
     ] = False,
@@ -42,13 +46,16 @@ def evaluate(
     """
     if protocol not in ("lfw", "folder"):
         raise ConfigError(f"--protocol is {protocol!r}; known: lfw, folder")
+    if graphs is not None and protocol != "folder":
+        raise ConfigError(f"--graphs does not go with --protocol {protocol}, which torch measures: leave one out")
     sets = [(data, aligned)] if data is not None else configured_sets(home)
     if not sets:
         raise ConfigError("coordinator.toml names no evaluation_sets; add one, or give --data")
     for folder, _ in sets:
         if not folder.is_dir():
             raise NotFoundError(f"there is no folder {folder}; name the folder that holds the faces")
-    records = _measured(home, model, sets, protocol, tell=(lambda _: None) if as_json else shell.tell)
+    tell = (lambda _: None) if as_json else shell.tell
+    records = _measured(home, model, sets, protocol, graphs, tell=tell)
 
     async def keep(coordinator: Coordinator) -> None:
         for record in records:
@@ -73,7 +80,13 @@ def configured_sets(home: Path) -> list[tuple[Path, bool]]:
 
 
 def _measured(
-    home: Path, model: str, sets: Sequence[tuple[Path, bool]], protocol: str, *, tell: Callable[[str], None]
+    home: Path,
+    model: str,
+    sets: Sequence[tuple[Path, bool]],
+    protocol: str,
+    graphs: Path | None,
+    *,
+    tell: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Return the records of a model on each folder; `tell` hears of each before it is measured."""
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
@@ -81,15 +94,15 @@ def _measured(
         records = []
         for folder, crops in sets:
             tell(f"Measuring the model on the faces in {folder} …")
-            records.append(measured(Path(temporary), folder, protocol, aligned=crops))
+            records.append(measured(Path(temporary), folder, protocol, aligned=crops, graphs=graphs))
         return records
 
 
-def measured(model: Path, data: Path, protocol: str, *, aligned: bool) -> dict[str, Any]:
+def measured(model: Path, data: Path, protocol: str, *, aligned: bool, graphs: Path | None = None) -> dict[str, Any]:
     """Return the record of the model in a folder on a folder of faces, as measured by this very command."""
     from coordinator.release import worker
 
-    record = worker.evaluate(model, data, protocol, aligned=aligned)
+    record = worker.evaluate(model, data, protocol, aligned=aligned, graphs=graphs)
     return {**record, "command": shlex.join(["mien-coordinator", *sys.argv[1:]])}  # the worker's names a passing folder
 
 

@@ -15,8 +15,9 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.release import worker as parent
+from device_sdk.export.build import export_graphs
 from device_sdk.faces import ChoiceRule, FacePipeline
-from mien.backbones.importers import import_model
+from mien.backbones.importers import import_model, with_adapter
 from mien.errors import (
     TABLE,
     ConfigError,
@@ -75,6 +76,27 @@ class TestFromTheCoordinator:
         plain = import_model(sface_path().read_bytes(), "sface.onnx")
         assert np.array_equal(model.theta[: plain.layout.size], plain.theta)
         assert np.array_equal(model.theta[plain.layout.size :], np.append(np.eye(128, dtype=np.float32), np.zeros(128)))
+
+    def test_graphs_measure_as_torch_does(self, tmp_path: Path) -> None:
+        model = with_adapter(import_model(sface_path().read_bytes(), "sface.onnx"))
+        write_model(Model(model.spec, model.layout, model.theta), tmp_path / "m")
+        export_graphs(model.spec, model.layout, tmp_path / "m", forms=())
+        people = people_in(tmp_path / "people", 3, 2)
+        by_graphs = parent.evaluate(tmp_path / "m", people, "folder", graphs=tmp_path / "m")
+        by_torch = evaluate_folder(read_model(tmp_path / "m"), people)
+        assert (by_graphs["mated"], by_graphs["model_id"]) == (by_torch["mated"], by_torch["model_id"])
+        assert by_graphs["eer"] == pytest.approx(by_torch["eer"], abs=0.01)
+
+    def test_measuring_with_graphs_starts_without_torch(self) -> None:
+        code = (
+            "import sys, simulation.program.worker; print([m for m in ('torch', 'scipy', 'onnx') if m in sys.modules])"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout == "[]\n"
+
+    def test_measuring_with_a_folder_without_graphs_says_what_to_do(self, sface: Path, tmp_path: Path) -> None:
+        with pytest.raises(NotFoundError, match=r"there are no graphs for sface in .*device_sdk\.export"):
+            parent.evaluate(sface, people_in(tmp_path / "people", 2, 2), "folder", graphs=tmp_path)
 
     def test_import_with_a_gate_wants_enough_people_to_know_its_own(self, tmp_path: Path) -> None:
         folder = people_in(tmp_path / "people", 3, 2)
