@@ -16,6 +16,7 @@ from mien.errors import NotFoundError, TransparencyError, VersionError
 from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteKey, NoteSigner, Signature
 from mien.log.entries import LogEntry, round_entry
 from mien.log.merkle import (
+    EMPTY_ROOT,
     appended,
     check_consistency,
     check_inclusion,
@@ -111,6 +112,8 @@ def _proofs() -> Json:
             if first in (size // 2, size):
                 consistent += _spoiled(good, "first", "first_root", "root")
             consistent.append(good)
+    made_up = {"first": 0, "first_root": EMPTY_ROOT.hex(), "size": 0, "root": "11" * 32, "proof": []}
+    consistent += [made_up, {**made_up, "root": EMPTY_ROOT.hex()}]
     return {
         "inclusion": [{**each, "holds": is_included(each)} for each in included],
         "consistency": [{**each, "holds": is_consistent(each)} for each in consistent],
@@ -308,6 +311,10 @@ def _looks() -> list[Json]:
         signature = Signature(OTHER_WITNESS.key.name, OTHER_WITNESS.key.id + bytes(72))
         return replace(proof, checkpoint=str(Note.parse(proof.checkpoint).with_signatures(signature)))
 
+    def next_key(proof: RoundProof) -> RoundProof:
+        signature = Signature(OTHER_WITNESS.key.name, STRANGER.key.id + bytes(72))
+        return replace(proof, checkpoint=str(Note.parse(proof.checkpoint).with_signatures(signature)))
+
     def moved(proof: RoundProof) -> RoundProof:
         return replace(proof, position=proof.position - 1)
 
@@ -337,6 +344,7 @@ def _looks() -> list[Json]:
             further=Quorum(two, 1),
         ),
         _look("a further witness's forged cosignature", _seen(), Shown(longer, spoil=false), further=Quorum(two, 1)),
+        _look("a further witness's next key", _seen(), Shown(longer, spoil=next_key), further=Quorum(two, 1)),
         _look("another statement than was logged", _seen(), Shown(Tree.of(*OTHERS, fork))),
         _look("another statement before anything was seen", None, Shown(Tree.of(*OTHERS, fork))),
         _look("a forked log", _seen(), Shown(forked)),

@@ -78,7 +78,7 @@ public final class Merkle {
             return false;
         }
         if (first == 0 || first == size) {
-            return proof.isEmpty() && Arrays.equals(firstRoot, first == 0 ? emptyRoot() : root);
+            return proof.isEmpty() && Arrays.equals(firstRoot, first == size ? root : emptyRoot());
         }
         List<byte[]> path = new ArrayList<>(proof);
         if (Long.bitCount(first) == 1) {

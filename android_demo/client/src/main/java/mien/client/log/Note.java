@@ -33,6 +33,10 @@ public final class Note {
                 throw damaged(null);
             }
         }
+
+        boolean isOf(NoteKey key) {
+            return name.equals(key.name) && Arrays.equals(Arrays.copyOf(raw, NoteKey.ID_BYTES), key.id());
+        }
     }
 
     /** Names the log's very key. */
@@ -77,15 +81,20 @@ public final class Note {
         }
     }
 
-    /** Returns whether a signature bears a name; nobody has checked it. */
+    /** Returns whether a signature bears a key's name; nobody has checked it. */
     public boolean isSaidToBeSignedBy(NoteKey key) {
         return unverified.stream().anyMatch(each -> each.name.equals(key.name));
+    }
+
+    /** Returns whether a signature bears a key's name and id: one by a witness's next key does not. */
+    boolean hasSignatureOf(NoteKey key) {
+        return unverified.stream().anyMatch(each -> each.isOf(key));
     }
 
     /** Returns the Unix time of a witness's cosignature that holds, 0 of a log's own; throws TRANSPARENCY. */
     public long check(NoteKey key) {
         for (Signature each : unverified) {
-            if (each.name.equals(key.name) && Arrays.equals(Arrays.copyOf(each.raw, NoteKey.ID_BYTES), key.id())) {
+            if (each.isOf(key)) {
                 return checked(Arrays.copyOfRange(each.raw, NoteKey.ID_BYTES, each.raw.length), key);
             }
         }

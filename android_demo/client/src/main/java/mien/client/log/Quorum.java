@@ -54,7 +54,7 @@ public final class Quorum {
     public int missing(Note note) {
         int there = 0;
         for (NoteKey key : keys) {
-            if (note.isSaidToBeSignedBy(key)) {
+            if (note.hasSignatureOf(key)) {
                 note.check(key);
                 there++;
             }
