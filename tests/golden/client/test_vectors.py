@@ -175,7 +175,7 @@ def test_every_look_at_the_log_ends_with_what_it_is_called_after() -> None:
         *("the first round", "a log that grew", "a log of one entry", "no cosignature, the registrar away"),
         *("one of two further witnesses, one needed", "both further witnesses"),
     }
-    assert sum(end == "waits" for end in ends.values()) == 5
+    assert sum(end == "waits" for end in ends.values()) == 6
     assert all((look["why"] is not None) is (look["ends"] == "refused") for look in looks)
     assert len({look["why"] for look in looks if look["why"]}) >= 9
 

@@ -1,10 +1,15 @@
 package mien.client.join;
 
 import java.math.BigInteger;
+import java.security.cert.CertificateEncodingException;
 import java.security.cert.X509Certificate;
 import java.util.Arrays;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import org.bouncycastle.asn1.ASN1ObjectIdentifier;
+import org.bouncycastle.asn1.x509.Certificate;
+import org.bouncycastle.asn1.x509.Extension;
+import org.bouncycastle.asn1.x509.Extensions;
 
 /**
  * When the registrar admitted a phone, as each of its certificates says: renewals begin anew, this does not. Beside it, of a
@@ -14,7 +19,6 @@ final class Admission {
     private static final String ADMITTED = "2.25.149382064017731940427561829044531102987";
     private static final String ATTESTED = "2.25.147696108575841789305212359625639135796";
 
-    private static final int OCTET_STRING = 4;
     private static final int INTEGER = 2;
     private static final byte[] NULL = {5, 0};
     private static final int MAX_NUMBER_BYTES = 8;
@@ -52,14 +56,18 @@ final class Admission {
         return data != null;
     }
 
-    /** Returns an extension's value, null where there is none; one of a form that neither has is empty. */
+    /**
+     * Returns an extension's value, null where there is none. Read by Bouncy Castle: Android's own parser knows no object
+     * identifier with a number of more than 64 bits, and says that there is no such extension.
+     */
     private static byte[] extension(X509Certificate leaf, String oid) {
-        byte[] wrapped = leaf.getExtensionValue(oid);
-        if (wrapped == null) {
-            return null;
+        try {
+            Extensions all = Certificate.getInstance(leaf.getEncoded()).getTBSCertificate().getExtensions();
+            Extension found = all == null ? null : all.getExtension(new ASN1ObjectIdentifier(oid));
+            return found == null ? null : found.getExtnValue().getOctets();
+        } catch (CertificateEncodingException | IllegalArgumentException damaged) {
+            throw unreadable("an extension");
         }
-        boolean isShort = wrapped.length >= 2 && wrapped[0] == OCTET_STRING && wrapped[1] == wrapped.length - 2;
-        return isShort ? Arrays.copyOfRange(wrapped, 2, wrapped.length) : new byte[0];
     }
 
     private static MienException unreadable(String what) {

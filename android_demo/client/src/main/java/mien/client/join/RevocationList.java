@@ -41,7 +41,7 @@ public final class RevocationList {
                 crl.verify(authority.getPublicKey());
                 return new RevocationList(crl);
             }
-        } catch (GeneralSecurityException error) {
+        } catch (GeneralSecurityException | RuntimeException error) { // Android's parser throws the latter
             throw unsigned(error);
         }
         throw unsigned(null);
@@ -56,7 +56,7 @@ public final class RevocationList {
                     return crl;
                 }
             }
-        } catch (CertificateException | CRLException error) {
+        } catch (CertificateException | CRLException | RuntimeException error) {
             throw damaged(error);
         }
         throw damaged(null);
