@@ -22,7 +22,7 @@ from coordinator.dashboard.situation import Surveyor
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.service.connections import ConnectionShares
-from coordinator.service.http import listening, serving
+from coordinator.service.http import http_config, listening, serving
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
 from mien.shell.serving import serve_until_signalled
@@ -132,16 +132,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _server_config(dashboard: Dashboard, context: Any, shares: ConnectionShares) -> uvicorn.Config:
-    return uvicorn.Config(
+    return http_config(
         dashboard.app(),
         http=type("SharedProtocol", (PatientProtocol,), {"shares": shares}),
-        ws="none",
-        loop="asyncio",
         lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_keep_alive=20,

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 import structlog
-import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from starlette.applications import Starlette
@@ -30,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from coordinator.service.http import listening, serving
+from coordinator.service.http import http_config, listening, serving
 from mien.errors import AlreadyExistsError, CorruptDataError, KeyStoreError, NotFoundError, TransparencyError
 from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteKey, NoteSigner
 from mien.log.witnesses import MAX_REQUEST_BYTES, AddCheckpoint, added, cosigned
@@ -201,16 +200,10 @@ async def running(home: WitnessHome, listen: str, clock: Clock) -> AsyncIterator
     """Serve while the block runs, and yield the URL."""
     host, _, port = listen.rpartition(":")
     witness = PublicWitness(home, clock)
-    config = uvicorn.Config(
+    config = http_config(
         witness.app(),
         http="h11",
-        ws="none",
-        loop="asyncio",
         lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=5,
         timeout_graceful_shutdown=_STOP_S,

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import socket
 from collections.abc import AsyncIterator, Iterator
-from typing import Final
+from typing import Any, Final
 
 import structlog
 import uvicorn
@@ -29,6 +29,20 @@ def listening(host: str, port: int, *, change: str) -> Iterator[socket.socket]:
             raise ConfigError(f"cannot listen on {host}:{port} ({error.strerror}); {change}") from error
         listener.setblocking(False)
         yield listener
+
+
+def http_config(app: Any, **limits: Any) -> uvicorn.Config:
+    """Return the settings of a server that trusts no proxy, names no program and logs by this one, with `limits`."""
+    return uvicorn.Config(
+        app,
+        ws="none",
+        loop="asyncio",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        **limits,
+    )
 
 
 @contextlib.asynccontextmanager

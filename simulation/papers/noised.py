@@ -139,12 +139,13 @@ class _Study:
         for name, length in lies.items():
             figures[f"lie_{name}"] = self._behind(task, _told(honest, length * lie))
             dealt = [_told(groups[0], length * lie), *groups[1:]]
-            middle = np.median([group.vector / group.num_reports for group in dealt], axis=0)
-            median = Total(honest.layout, middle * len(self._phones), len(self._phones))
-            figures[f"lie_{name}_median"] = self._behind(task, median)
+            figures[f"lie_{name}_median"] = self._behind(task, self._median(dealt))
+        return figures | {"honest_median": self._behind(task, self._median(groups))}
+
+    def _median(self, groups: Sequence[Total]) -> Total:
+        """Return as the whole sum what each element's median over the groups comes to."""
         middle = np.median([group.vector / group.num_reports for group in groups], axis=0)
-        median = Total(honest.layout, middle * len(self._phones), len(self._phones))
-        return figures | {"honest_median": self._behind(task, median)}
+        return Total(groups[0].layout, middle * len(self._phones), len(self._phones))
 
     def _sum(self, task: TaskSpec, members: Sequence[int]) -> Total:
         layout, runtime = STATISTICS.contribution_layout(task, self.part, self._dim), _Given()
