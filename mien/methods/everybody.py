@@ -73,8 +73,8 @@ def check(task: TaskSpec) -> None:
     moments.check(task, 'options.private_form "everybody"')
     if task.rounds < 2:
         raise ConfigError(
-            f'rounds is {task.rounds}, and options.private_form "everybody" trains from the second on: the first one '
-            "opens the moments. Set it to 2 or more"
+            f'rounds is {task.rounds}, and options.private_form "everybody" trains against moments from the '
+            "second on: the first one opens them. Set it to 2 or more"
         )
 
 
