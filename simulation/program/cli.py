@@ -273,6 +273,9 @@ def reproduce(
     faces: Annotated[
         Path | None, typer.Option(help="Faces, a folder name/*.jpg; default: synthetic112 of MIEN_DATA.")
     ] = None,
+    row: Annotated[
+        list[str] | None, typer.Option(help="Measure this row alone, named as in the study's tables; may be repeated.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where records, tables and reports go.")] = Path("out/reproduce"),
     as_json: Json = False,
 ) -> None:
@@ -285,7 +288,7 @@ def reproduce(
     if list_them or name is None:
         reproductions.show_list(as_json=as_json)
         return
-    reproductions.run(name, quick=quick, jobs=jobs, seeds=seeds, faces=faces, out=out, as_json=as_json)
+    reproductions.run(name, quick=quick, jobs=jobs, seeds=seeds, faces=faces, out=out, only=row or (), as_json=as_json)
 
 
 @app.command()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,11 +58,14 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
     return found.resolve()
 
 
-def reproduce(options: Options, out: Path, *, jobs: int, tell: Callable[[str], None]) -> Results:
+def reproduce(
+    options: Options, out: Path, *, jobs: int, tell: Callable[[str], None], only: Sequence[str] = ()
+) -> Results:
     """Return the measured study, its records, `results.md` and `report.html` written under `out`/experiment.
 
-    Another scale or other faces give other records in the same folder; those that fit are used again. One process
-    writes it: raises AlreadyExistsError while another one does, and for a folder that holds another command's records.
+    Another scale or other faces give other records in the same folder; those that fit are used again. With `only`
+    those rows alone are measured now, and of others is told what lies there. One process writes the folder: raises
+    AlreadyExistsError while another one does, and for a folder that holds another command's records.
     """
     study = options.study()
     folder = out / options.experiment
@@ -75,6 +78,7 @@ def reproduce(options: Options, out: Path, *, jobs: int, tell: Callable[[str], N
             seeds=options.seeds,
             jobs=jobs,
             faces=Path(options.faces) if options.faces else None,
+            only=only,
             tell=tell,
         )
         write(results, options, folder)
@@ -115,12 +119,22 @@ def show_list(*, as_json: bool) -> None:
     cli.emit({"experiments": listed}, as_json=as_json, human=human)
 
 
-def run(name: str, *, quick: bool, jobs: int, seeds: int, faces: Path | None, out: Path, as_json: bool = False) -> None:
+def run(
+    name: str,
+    *,
+    quick: bool,
+    jobs: int,
+    seeds: int,
+    faces: Path | None,
+    out: Path,
+    only: Sequence[str] = (),
+    as_json: bool = False,
+) -> None:
     """Reproduce one experiment and print its tables; exit with code 1 if runs failed."""
     known(name)
     found = faces_for(name, faces, quick=quick)
     options = Options(name, quick, str(found) if found else None, seeds_of(seeds))
-    results = reproduce(options, out, jobs=jobs, tell=cli.tell)
+    results = reproduce(options, out, jobs=jobs, tell=cli.tell, only=only)
     folder = out / name
     text = markdown(results, command=options.command)
     shown = f"{text}\n{folder / 'report.html'}"

@@ -32,23 +32,29 @@ def run_all(
     seeds: Sequence[int] = (0, 1, 2),
     jobs: int = 1,
     faces: Path | None = None,
+    only: Sequence[str] = (),
     tell: Callable[[str], None] = lambda _text: None,
     tick: Callable[[], None] = lambda: None,
 ) -> Results:
     """Return the study's results; runs whose record lies in `folder` are not repeated.
 
-    `jobs` processes of one thread each take the open runs in the order of rows, seed by seed, so that early results
-    cover every row. `tell` gets a line after each run; `tick` is called about once a second while runs go on.
+    With `only` no other rows are measured; raises ConfigError for a name that no row has. `jobs` processes of one
+    thread each take the open runs in the order of rows, seed by seed, so that early results cover every row. `tell`
+    gets a line after each run; `tick` is called about once a second while runs go on.
     """
     if jobs < 1:
         raise ConfigError(f"jobs is {jobs}; at least one process has to work")
     if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
         raise ConfigError(f"seeds are {list(seeds)}; give different whole numbers from 0 on")
+    if unknown := sorted(set(only) - {row.name for row in study.rows}):
+        known = ", ".join(row.name for row in study.rows)
+        raise ConfigError(f"{study.name} has no row {', '.join(unknown)}; its rows: {known}")
     make_folder(folder)
     runs = [
         (Job(row.name, seed, row.settings, faces), folder / study.file_of(row, seed))
         for seed in seeds
         for row in study.rows
+        if not only or row.name in only
     ]
     todo = [run for run in runs if read_record(run[1]) is None]
     if todo:

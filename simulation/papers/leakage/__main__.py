@@ -36,6 +36,10 @@ def measure(
     second_recogniser: Annotated[
         Path | None, typer.Option(help="A second recogniser's file, to judge drawings: MobileFaceNet.tflite.")
     ] = None,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(help="Measure this row alone: embeddings, updates or statistics; may be repeated."),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A toy scale that shows that everything runs.")] = False,
 ) -> None:
     """Measure what the server can do with what it holds; numbers are kept, faces and drawings never.
@@ -52,7 +56,13 @@ def measure(
         if not (out / TABLES).exists():  # the folder is known by it, from the first record on
             write_atomically(out / TABLES, b"Not measured to its end yet.\n")
         results = run_all(
-            wanted, out, seeds=range(seeds), jobs=jobs, faces=faces, tell=lambda text: cli.ERR.print(text)
+            wanted,
+            out,
+            seeds=range(seeds),
+            jobs=jobs,
+            faces=faces,
+            only=row or (),
+            tell=lambda text: cli.ERR.print(text),
         )
         text = markdown(results, command=provenance.command("python", "-m", "simulation.papers.leakage"))
         write_atomically(out / TABLES, text.encode())

@@ -166,6 +166,14 @@ def test_markdown_stands_beside_the_paper() -> None:
     assert "not measured" in markdown(Results(one, (0, 1), {}))
 
 
+def test_single_rows_are_measured_beside_those_that_lie_there(tmp_path: Path) -> None:
+    one = study(GOOD, WORSE)
+    assert set(run_all(one, tmp_path, seeds=(0,), only=("worse",)).records) == {("worse", 0)}
+    assert set(run_all(one, tmp_path, seeds=(0,), only=("good",)).records) == {("good", 0), ("worse", 0)}
+    with pytest.raises(ConfigError, match="toy has no row best; its rows: good, worse"):
+        run_all(one, tmp_path, only=("best", "good"))
+
+
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot name a file"):
         Row("Fed/Face", "x", {})
