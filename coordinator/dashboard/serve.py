@@ -113,9 +113,9 @@ async def running(
     with _opened(home, config, clock) as (reader, accounts), listening(host, int(port), change=change) as listener:
         surveyor = Surveyor(home, config, reader, None if tls is None else tls.certificate, clock)
         dashboard = Dashboard(reader, accounts, surveyor, resolved, options, clock)
-        shares = ConnectionShares(config.dashboard_connections, silent_s=REQUEST_S)
+        shares = ConnectionShares(config.dashboard_connections, silent_s=REQUEST_S, in_all=MAX_CONNECTIONS * 3 // 4)
         bound = listener.getsockname()[1]
-        async with shares.kept(bound), serving(_server_config(dashboard, context, shares), listener):
+        async with serving(_server_config(dashboard, context, shares), listener), shares.kept(bound):
             at = f"[{host}]" if ":" in host else host
             try:
                 yield f"{'http' if tls is None else 'https'}://{at}:{bound}/"

@@ -108,17 +108,11 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         admin, admin_shares = _server(MAX_MESSAGE_BYTES, config)
         operators_ca = home.operators(clock()).certificate
         operators = RegistrarAdminService(registry, operators_ca, home.trusted_ca, worker, clock)
-
-        def callers() -> bytes:
-            """Return who may call operators: they, and the trusted coordinator for revocations."""
-            with contextlib.suppress(ConfigError):
-                return pki.to_pem(operators_ca) + pki.to_pem(home.trusted_ca())
-            return pki.to_pem(operators_ca)
-
+        callers = _Callers(home, pki.to_pem(operators_ca))
         registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
         ports = Ports(
             listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
-            listen(admin, config.operators_listen, leaf.credentials(client_ca=callers), change=_CHANGE),
+            listen(admin, config.operators_listen, leaf.credentials(client_ca=callers.pem), change=_CHANGE),
         )
         await join.start()
         await admin.start()
@@ -144,6 +138,26 @@ def _enter(store: Store, action: str, config: RegistrarConfig) -> None:
         _LOG.warning("the stop is not in the audit log", reason=error.message)
     else:
         _LOG.info("audit log", head=str(head))
+
+
+class _Callers:
+    """Who may call the operators' port: operators, and the trusted coordinator for revocations."""
+
+    def __init__(self, home: RegistrarHome, operators_pem: bytes) -> None:
+        self._home, self._operators = home, operators_pem
+        self._read: tuple[tuple[int, ...], bytes] = (), operators_pem
+
+    def pem(self) -> bytes:
+        """Return their authorities. Every stranger's handshake asks, so the file is read when it has changed."""
+        try:
+            found = self._home.trusted_ca_path.stat()
+        except FileNotFoundError:
+            return self._operators
+        stamp = (found.st_ino, found.st_mtime_ns, found.st_size)
+        if self._read[0] != stamp:
+            with contextlib.suppress(ConfigError):
+                self._read = stamp, self._operators + pki.to_pem(self._home.trusted_ca())
+        return self._read[1]
 
 
 class _FairInterceptor(ReadableInterceptor):

@@ -2,7 +2,10 @@
 
 The servers' libraries accept without asking, and a program may have only so many files open. So this looks at the
 process's own sockets a few times a second and shuts what goes beyond a share. Of one address the connections that were
-silent longest go first, and one that has just come is given a moment to make its call.
+silent longest go first. One that has just come is given a moment to make its call; where even those are too many, who
+has sent least goes first, since a caller in the middle of a handshake has said more than a socket that only lies there.
+All strangers together have a share of the files that the process may have open. Where that is used up, the addresses
+with the most connections lose theirs, and one with few keeps them.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ import os
 import resource
 import socket
 import stat
+import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import unquote
@@ -31,7 +35,17 @@ _CROWD: Final = 4
 _BUSY_SHARE: Final = 0.02
 """Share of its time that a loop looks at sockets at most, however many there are."""
 
+_STRANGERS: Final = 3
+"""Connections that have proved nothing have at most one of so many files that a process may have open, a port."""
+
+_MANY_FILES: Final = 1024 * 1024
+"""Open files of a process that has no limit."""
+
+_DEFER_S: Final = 60
 _FOLDER: Final = "/dev/fd"
+_TCP_INFO_BYTES: Final = 136
+_BYTES_RECEIVED: Final = 128
+"""Where Linux's `struct tcp_info` has what the other side has sent, eight bytes (uapi/linux/tcp.h, 4.1)."""
 
 _Peer = tuple[str, int]
 
@@ -51,17 +65,24 @@ class _Connection:
 _Found = list[tuple[int, _Connection]]
 
 
+def _strangers() -> int:
+    """Return how many connections of strangers a port of this process may have."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max((_MANY_FILES if files == resource.RLIM_INFINITY else files) // _STRANGERS, 1)
+
+
 @dataclass
 class ConnectionShares:
     """What one port's connections may be: see the module.
 
-    `per_address` is for connections whose owner has not proved who it is, `per_owner` for each that has. With
-    `silent_s` a connection that has made no call within that time is shut.
+    `per_address` and `in_all` are for connections whose owner has not proved who it is, `per_owner` for each that has.
+    With `silent_s` a connection that has made no call within that time is shut.
     """
 
     per_address: int
     per_owner: int = 0
     silent_s: float = 0.0
+    in_all: int = field(default_factory=_strangers)
     monotonic: Callable[[], float] = time.monotonic
     num_shut: int = field(default=0, init=False)
     _known: dict[int, _Connection] = field(default_factory=dict, init=False, repr=False)
@@ -92,16 +113,34 @@ class ConnectionShares:
                 proved[connection.owner].append((inode, connection))
             else:
                 unproved[connection.address].append((inode, connection))
-        for shares, most in ((unproved, self.per_address), (proved, self.per_owner)):
-            for found in shares.values():
-                found.sort(key=lambda each: each[1].heard_at)
-                for number, (inode, connection) in enumerate(found[: max(len(found) - most, 0)] if most else ()):
-                    if len(found) - number > _CROWD * most or now - connection.heard_at >= _GRACE_S:
-                        self._shut(inode, connection)
+        left = max(level(map(len, unproved.values()), self.in_all), 1)
+        for shares, most, spared in (
+            (unproved, min(self.per_address, left), min(_CROWD * self.per_address, left)),
+            (proved, self.per_owner, _CROWD * self.per_owner),
+        ):
+            for found in shares.values() if most else ():
+                if len(found) > most:
+                    self._thin(found, most, spared, now)
+
+    def _thin(self, found: _Found, most: int, spared: int, now: float) -> None:
+        """Shut of one caller's connections those beyond `most`, of which who has just come is `spared` if it can be."""
+
+        def rank(each: tuple[int, _Connection]) -> tuple[int, float]:
+            connection = each[1]
+            if now - connection.heard_at >= _GRACE_S:
+                return (int(connection.has_called), connection.heard_at)
+            return (2, float("inf") if connection.has_called else _num_received(connection.descriptor))
+
+        found.sort(key=rank)
+        for number, (inode, connection) in enumerate(found[: len(found) - most]):
+            if len(found) - number > spared or now - connection.heard_at >= _GRACE_S:
+                self._shut(inode, connection)
 
     @contextlib.asynccontextmanager
     async def kept(self, port: int) -> AsyncIterator[None]:
-        """Look again and again while a block runs."""
+        """Look again and again while a block runs; the system is asked to keep whoever says nothing to itself."""
+        for descriptor in _descriptors():
+            _defer(descriptor, port)
         task = asyncio.create_task(self._keep(port), name="connections")
         try:
             yield
@@ -123,14 +162,13 @@ class ConnectionShares:
                 status = os.fstat(descriptor)
             except OSError:
                 continue
-            inode = status.st_ino
             if not stat.S_ISSOCK(status.st_mode):
                 continue
-            there.add(inode)
-            if inode in self._others:
+            there.add(inode := status.st_ino)
+            if (known := self._known.get(inode)) is not None:
+                known.descriptor = descriptor
+            elif inode in self._others:
                 continue
-            if inode in self._known:
-                self._known[inode].descriptor = descriptor
             elif (peer := _accepted(descriptor, port)) is None:
                 self._others.add(inode)
             else:
@@ -162,6 +200,27 @@ class ConnectionShares:
             del self._by_peer[connection.peer]
 
 
+def level(sizes: Iterable[int], room: int) -> int:
+    """Return the most that each of several may have, so that all together fit into `room`: the largest give way."""
+    growing, left = sorted(sizes), room
+    for number, size in enumerate(growing):
+        share = left // (len(growing) - number)
+        if size > share:
+            return share
+        left -= size
+    return room
+
+
+def _num_received(descriptor: int) -> int:
+    """Return how many bytes the other side of a connection has sent; 0 where the system does not say."""
+    try:
+        with _borrowed(descriptor) as found:
+            told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    except (OSError, AttributeError):
+        return 0
+    return int.from_bytes(told[_BYTES_RECEIVED:], sys.byteorder)
+
+
 def _descriptors() -> Iterator[int]:
     """Yield this process's open files; where not even their list can be opened, every number that one may have."""
     try:
@@ -184,6 +243,19 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
     else:
         with socket.socket(fileno=copy) as found:
             yield found
+
+
+def _defer(descriptor: int, port: int) -> None:
+    """Have connections to a listening socket accepted when their first bytes come, where the system can (Linux).
+
+    Callers speak first in TLS and HTTP. A socket that says nothing then takes no file and no buffers of this process.
+    """
+    try:
+        with _borrowed(descriptor) as found:
+            if found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) and found.getsockname()[1] == port:
+                found.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, _DEFER_S)
+    except (OSError, AttributeError, IndexError):
+        return
 
 
 def _accepted(descriptor: int, port: int) -> _Peer | None:

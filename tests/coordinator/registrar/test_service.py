@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
 from coordinator.keys.tls import ServerLeaf
 from coordinator.operator import registrar_client
+from coordinator.registrar.home import RegistrarHome
+from coordinator.registrar.server import _Callers
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -203,6 +205,24 @@ def test_the_server_renews_its_own_certificate(registrar: LocalRegistrar) -> Non
         assert leaf._fresh().certificate.not_valid_after_utc > first.certificate.not_valid_after_utc
     finally:
         clock.ahead = timedelta(0)
+
+
+def test_who_may_call_operators_is_read_again_only_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every stranger's handshake asks."""
+    now = datetime(2026, 3, 1, tzinfo=UTC)
+    home = RegistrarHome.create(tmp_path / "R", CONFIG, now)
+    own, first, second = (pki.to_pem(pki.create_authority(name, now).certificate) for name in ("own", "one", "two"))
+    callers = _Callers(home, own)
+    assert callers.pem() == own
+    for trusted in (first, second):
+        home.trust(trusted, replace=True)
+        assert callers.pem() == own + trusted
+    monkeypatch.setattr(RegistrarHome, "trusted_ca", None)
+    assert callers.pem() == own + second
+    home.trusted_ca_path.unlink()
+    assert callers.pem() == own
 
 
 def test_a_call_in_progress_is_answered_when_the_registrar_stops(tmp_path: Path) -> None:

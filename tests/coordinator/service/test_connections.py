@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from coordinator.service.connections import ConnectionShares
+from coordinator.service.connections import ConnectionShares, level
+
+LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_DEFER_ACCEPT"), reason="the system keeps nobody waiting")
+"""Linux says what a connection has sent, has more loopback addresses than one, and holds back who says nothing."""
 
 
 class Port:
@@ -20,16 +24,19 @@ class Port:
         self.ends: list[socket.socket] = []  # both ends
         self.now = 100.0
 
-    def open(self, count: int) -> list[socket.socket]:
-        """Return new connections to the port, a second apart."""
+    def open(self, count: int, said: bytes = b"", source: str = "127.0.0.1") -> list[socket.socket]:
+        """Return new connections to the port from an address, over which so much was sent."""
         opened = []
         for _ in range(count):
-            opened.append(socket.create_connection(("127.0.0.1", self.number), timeout=10))
+            opened.append(socket.create_connection(("127.0.0.1", self.number), 10, (source, 0)))
+            opened[-1].sendall(said)
             self.ends += (opened[-1], self.listener.accept()[0])
         return opened
 
-    def shares(self, per_address: int, per_owner: int = 0, silent_s: float = 0.0) -> ConnectionShares:
-        return ConnectionShares(per_address, per_owner, silent_s, lambda: self.now)
+    def shares(
+        self, per_address: int, per_owner: int = 0, silent_s: float = 0.0, in_all: int = 1000
+    ) -> ConnectionShares:
+        return ConnectionShares(per_address, per_owner, silent_s, in_all, lambda: self.now)
 
     def close(self) -> None:
         for each in (self.listener, *self.ends):
@@ -37,7 +44,11 @@ class Port:
 
 
 def name(connection: socket.socket) -> str:
-    return f"ipv4:127.0.0.1:{connection.getsockname()[1]}"
+    return "ipv4:{}:{}".format(*connection.getsockname())
+
+
+def num_open(connections: Sequence[socket.socket]) -> int:
+    return sum(map(is_open, connections))
 
 
 def is_open(connection: socket.socket) -> bool:
@@ -121,3 +132,70 @@ def test_a_crowd_is_shut_at_once(port: Port) -> None:
     opened = port.open(20)
     port.shares(per_address=2).look(port.number)
     assert sum(map(is_open, opened)) == 8
+
+
+def test_in_a_crowd_who_has_called_stays_and_who_never_did_goes_first(port: Port) -> None:
+    shares = port.shares(per_address=2)
+    (caller,) = port.open(1)
+    shares.heard(name(caller))
+    crowd = port.open(20)
+    shares.look(port.number)
+    assert is_open(caller)
+    assert num_open(crowd) == 7
+    port.now += 1
+    shares.heard(name(next(filter(is_open, crowd))))
+    port.now += 1
+    shares.look(port.number)
+    assert is_open(caller), "longer ago than the others came, but they have said nothing"
+    assert num_open(crowd) == 1
+
+
+@LINUX
+def test_in_a_crowd_a_handshake_that_goes_on_stays_whoever_came_later(port: Port) -> None:
+    shares = port.shares(per_address=2)
+    (phone,) = port.open(1, said=b"h" * 300)
+    attackers = port.open(20, said=b"h" * 8)
+    shares.look(port.number)
+    assert is_open(phone)
+    assert num_open(attackers) == 7
+
+
+@LINUX
+def test_few_addresses_never_take_the_last_places(port: Port) -> None:
+    shares = port.shares(per_address=16, in_all=24)
+    (phone,) = port.open(1)
+    attackers = [port.open(16, source=f"127.0.0.{number}") for number in (2, 3, 4)]
+    shares.look(port.number)
+    assert is_open(phone)
+    assert [num_open(each) for each in attackers] == [7, 7, 7], "no moment is given where places run out"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "room", "most"),
+    [
+        ((), 10, 10),
+        ((3, 4), 10, 10),
+        ((3, 400), 10, 7),
+        ((300, 400), 10, 5),
+        ((1, 2, 30, 40, 50), 12, 3),
+        ((1,) * 20, 10, 0),
+    ],
+)
+def test_of_several_the_largest_give_way(sizes: tuple[int, ...], room: int, most: int) -> None:
+    assert level(sizes, room) == most
+    assert sum(min(size, most) for size in sizes) <= room
+
+
+@LINUX
+def test_who_says_nothing_is_not_even_accepted(port: Port) -> None:
+    async def story() -> None:
+        async with port.shares(per_address=2).kept(port.number):
+            port.listener.settimeout(0)
+            with contextlib.closing(socket.create_connection(("127.0.0.1", port.number), 10)):
+                with pytest.raises(BlockingIOError):
+                    port.listener.accept()
+                port.listener.settimeout(10)
+                (talks,) = port.open(1, said=b"h")
+                assert port.ends[-1].getpeername() == talks.getsockname()
+
+    asyncio.run(story())
