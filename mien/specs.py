@@ -25,6 +25,8 @@ MAX_STEPS: Final = 1_000_000
 MAX_COHORT: Final = 1_000_000
 MAX_CLIP: Final = 1e6
 MAX_GROUPS: Final = 64
+MAX_GROUP_NAME: Final = 60
+MAX_GROUP_RATES: Final = 512
 MAX_CONCURRENCY: Final = 64
 MAX_DIM: Final = 65_536
 MAX_SCALING: Final = 3e38  # what a float32 holds, in which networks take faces and rounds agree on them
@@ -107,8 +109,43 @@ class Threshold:
 
 
 @dataclass(frozen=True)
+class GroupRate:
+    """False matches among people of one group, at the model's threshold for `target_fmr` over all people.
+
+    `attribute` is what groups differ by (age), `group` one of them (0-12). `verdict`: "measured"; "exceeds" where the
+    group's rate is above 10 times the target; "too_small" where its people cannot tell. The counts are of comparisons
+    of different people of the group on `dataset`, by model `model_id`.
+    """
+
+    attribute: str
+    group: str
+    verdict: Literal["measured", "exceeds", "too_small"]
+    target_fmr: float
+    threshold: float
+    num_people: int
+    num_false_matches: int
+    num_non_mated: int
+    dataset: str
+    model_id: str
+    date: str
+
+    def __post_init__(self) -> None:
+        for text in (self.attribute, self.group):
+            if not 0 < len(text) <= MAX_GROUP_NAME or not text.isprintable():
+                raise ConfigError(f"a group's name has 1 to {MAX_GROUP_NAME} printable characters")
+        check_limits(self, "groups.")
+        if not -1.0 <= self.threshold <= 1.0 or not 0.0 < self.target_fmr <= 1.0:
+            raise ConfigError("a group's rate needs a threshold in [-1, 1] and a target above 0 and at most 1")
+        if self.num_people < 0 or not 0 <= self.num_false_matches <= self.num_non_mated:
+            raise ConfigError("a group's counts cannot be: errors are some of its comparisons")
+
+
+@dataclass(frozen=True)
 class ModelSpec:
-    """Facts about a model besides its parameters; becomes the bundle's manifest."""
+    """Facts about a model besides its parameters; becomes the bundle's manifest.
+
+    `groups` is None where nobody measured any: a description without them has the bytes that it always had.
+    """
 
     backbone: str
     layout_sha256: str
@@ -117,6 +154,11 @@ class ModelSpec:
     terms: str
     trainable: tuple[str, ...]
     thresholds: tuple[Threshold, ...] = ()
+    groups: tuple[GroupRate, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and not 0 < len(self.groups) <= MAX_GROUP_RATES:
+            raise ConfigError(f"a model's groups are 1 to {MAX_GROUP_RATES}, or left out")
 
 
 @dataclass(frozen=True)
@@ -542,6 +584,7 @@ __all__ = [
     "DpSpec",
     "FaceInputSpec",
     "GateSpec",
+    "GroupRate",
     "LocalSpec",
     "ModelSpec",
     "PrivacySpec",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from rich.console import RenderableType
 from rich.table import Table
+from rich.text import Text
 
-from coordinator.commands.tables import facts
+from coordinator.commands.tables import Column, facts, listing
 
 _COUNTS: Final = {
     "identities": "people",
@@ -55,3 +57,66 @@ def _point(point: Mapping[str, Any]) -> tuple[str, str]:
         return name, f"not measurable: {point['not_measurable']}"
     tar = 1 - point["fnmr"]
     return name, f"threshold {point['threshold']:.4f}, TAR {tar:.4f} (FMR {point['fmr']:.2g} measured)"
+
+
+_VERDICTS: Final = {"measured": "measured", "exceeds": "TOO HIGH", "too_small": "too small to tell"}
+_GROUPS: Final = (
+    Column("group"),
+    Column("people", rank=3),
+    Column("FMR"),
+    Column("95 %", rank=1),
+    Column("false matches of", rank=2),
+    Column("FNMR"),
+    Column("FNMR 95 %", rank=4),
+    Column("FTE", rank=5),
+    Column("verdict", folds=True),
+)
+_BETWEEN: Final = (
+    Column("groups"),
+    Column("FMR"),
+    Column("95 %", rank=1),
+    Column("false matches of", rank=2),
+)
+
+
+def by_group(record: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
+    """Yield what a measurement says of groups of people, within `width` characters; nothing where it says nothing."""
+    if not (told := record.get("groups")):
+        return
+    worst = told.get("worst_group")
+    whose = f"the worst group, {worst['attribute']} {worst['group']}" if worst else "all people"
+    head = f"By group, at the threshold {told['threshold']:.4f} for FMR {told['target_fmr']:g} of {whose}"
+    not_stated = [f"{number} people state no {name}" for name, number in told["not_stated"].items() if number]
+    yield Text("; ".join([head, *not_stated]) + ":")
+    rows = [
+        (
+            f"{each['attribute']} {each['group']}",
+            str(each["people"]),
+            *rate_words(each["fmr"]),
+            *rate_words(each["fnmr"])[:2],
+            rate_words(each["fte"])[0],
+            _VERDICTS.get(each["verdict"], each["verdict"]),
+        )
+        for each in told["rates"]
+    ]
+    yield listing(_GROUPS, rows, width)
+    if told["between"]:
+        pairs = [
+            (f"{each['attribute']} {each['first']} with {each['second']}", *rate_words(each["fmr"]))
+            for each in told["between"]
+        ]
+        yield listing(_BETWEEN, pairs, width)
+    for each in told["rates"]:
+        if each["verdict"] == "too_small":
+            yield Text(f"Too small to tell: {each['attribute']} {each['group']}: {each['reason']}.")
+    for warning in told["warnings"]:
+        yield Text(f"WARNING: {warning}.")
+
+
+def rate_words(rate: Mapping[str, Any] | None) -> tuple[str, str, str]:
+    """Return an error rate of a record in words: the rate, its interval, and its counts; dashes for none."""
+    if rate is None:
+        return "–", "–", "–"
+    interval = rate.get("interval")
+    bounds = f"{interval['low']:.2g} to {interval['high']:.2g}" if interval else "–"
+    return f"{rate['rate']:.2g}", bounds, f"{rate['errors']:,} of {rate['of']:,}"

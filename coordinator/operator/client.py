@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -22,7 +22,7 @@ from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 from mien.records import to_mapping
 from mien.shell.files import storage_errors
-from mien.specs import TaskSpec, Threshold
+from mien.specs import GroupRate, TaskSpec, Threshold
 
 if TYPE_CHECKING:
     from mien.evaluation.rollout_spec import RollOutSpec
@@ -162,6 +162,17 @@ class Coordinator:
         data = to_canonical_json(to_mapping(threshold))
         request = operator_pb2.AddThresholdRequest(model_id=model_id, threshold_json=data)
         return await self._ask(self._operator.AddThreshold, request)
+
+    async def set_thresholds(
+        self, model_id: str, thresholds: Sequence[Threshold], groups: Sequence[GroupRate]
+    ) -> models_pb2.ModelManifest:
+        """Return the model with these thresholds and rates by group in place of those that it had."""
+        request = operator_pb2.SetThresholdsRequest(
+            model_id=model_id,
+            thresholds_json=to_canonical_json([to_mapping(each) for each in thresholds]),
+            groups_json=to_canonical_json([to_mapping(each) for each in groups]),
+        )
+        return await self._ask(self._operator.SetThresholds, request)
 
     async def import_model(self, spec_json: bytes, theta: Path, shard: Path | None) -> models_pb2.ModelManifest:
         """Return the manifest of the model that two or three files hold; the same again changes nothing."""

@@ -48,13 +48,23 @@ def import_model(
 
 
 def evaluate(
-    model: Path, data: Path, protocol: str, *, aligned: bool = False, graphs: Path | None = None
+    model: Path,
+    data: Path,
+    protocol: str,
+    *,
+    aligned: bool = False,
+    graphs: Path | None = None,
+    groups: Path | None = None,
+    worst_group: bool = False,
 ) -> dict[str, Any]:
     """Return the record of a protocol on a folder of faces, for a model folder as `model export` writes it.
 
-    With the graphs in `graphs` (protocol `folder`) the worker loads no torch.
+    With the graphs in `graphs` (protocol `folder`) the worker loads no torch. `groups` says who is in which group (a
+    CSV, or `data` again), `worst_group` that operating points are those of the worst one.
     """
-    flags = ["--json", *(["--aligned"] if aligned else []), *(["--graphs", str(graphs)] if graphs else [])]
+    paths = {"--graphs": graphs, "--groups": groups}
+    flags = [f"--{name}" for name, is_on in {"aligned": aligned, "worst-group": worst_group}.items() if is_on]
+    flags += ["--json", *(word for name, path in paths.items() if path for word in (name, str(path)))]
     return _object(_run(["evaluate", "--model", str(model), "--data", str(data), "--protocol", protocol, *flags]))
 
 

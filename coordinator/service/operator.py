@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from coordinator.release.rollback_check import check_way_back
 from coordinator.rounds.closing import Stores
@@ -34,10 +34,12 @@ from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskReco
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from mien.shell.clock import Clock
-from mien.specs import ModelSpec, Threshold
+from mien.specs import GroupRate, ModelSpec, Threshold
 
 _MAX_TOKEN: Final = 80
 _PAGE: Final = 1000
+
+_T = TypeVar("_T")
 
 
 class OperatorService(operator_pb2_grpc.OperatorServicer):
@@ -269,6 +271,21 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         released = await self._thread.run(self._store.released_ids)
         return manifest(model, is_released=model.model_id in released)
 
+    async def SetThresholds(self, request: operator_pb2.SetThresholdsRequest, context: Any) -> models_pb2.ModelManifest:
+        """Return the model with other thresholds and rates by group; the same again changes nothing."""
+        model = await self._thread.run(self._store.model, ModelId(request.model_id))
+        spec, layout = model_from_json(model.spec_json)
+        thresholds = _records(Threshold, request.thresholds_json, what="thresholds")
+        groups = _records(GroupRate, request.groups_json or b"[]", what="groups")
+        theirs = [each for each in thresholds if each.model_id != model.model_id and each not in spec.thresholds]
+        if theirs or any(each.model_id != model.model_id for each in groups):
+            raise ModelMismatchError("these were measured on another model; measure them on this one")
+        described = model_to_json(replace(spec, thresholds=thresholds, groups=groups or None), layout)
+        if described != model.spec_json:
+            model = await self._thread.run(self._store.replace_spec, model.model_id, described, actor=caller().id)
+        released = await self._thread.run(self._store.released_ids)
+        return manifest(model, is_released=model.model_id in released)
+
     async def ImportModel(
         self, request_iterator: AsyncIterator[operator_pb2.ImportModelChunk], context: Any
     ) -> models_pb2.ModelManifest:
@@ -347,6 +364,14 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             created_ms=self._clock.now_ms(),
             shard=shard,
         )
+
+
+def _records(kind: type[_T], data: bytes, *, what: str) -> tuple[_T, ...]:
+    """Return the records in a JSON list; raises CorruptDataError for what is none, ConfigError for a wrong record."""
+    value = parse_json(data, what=what)
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise CorruptDataError(f"{what} are no list of records; send them again")
+    return tuple(from_mapping(kind, each, where=f"{what}.") for each in value)
 
 
 class _Bytes:

@@ -5,7 +5,7 @@ counts; what the scores do not support raises UndefinedMetricError, never a NaN.
 19795-1 (mated, non-mated, FMR, FNMR, FTE).
 """
 
-from mien.evaluation.fairness import GroupAccuracy, rates_by_group
+from mien.evaluation.fairness import Differential, GroupAccuracy, differential, rates_by_group
 from mien.evaluation.fte import CaptureCounts, SystemRates, generalised_rates, system_rates
 from mien.evaluation.gates import Evidence, Monitors, SetEvidence, judge
 from mien.evaluation.identification import (
@@ -53,6 +53,7 @@ __all__ = [
     "CaptureCounts",
     "Comparisons",
     "DetCurve",
+    "Differential",
     "EqualErrorRate",
     "Evidence",
     "FoldAccuracy",
@@ -79,6 +80,7 @@ __all__ = [
     "cmc",
     "dataset_digest",
     "det_curve",
+    "differential",
     "equal_error_rate",
     "fedfr_pr_at_far",
     "fedfr_tpr_at_fpr",

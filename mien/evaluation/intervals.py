@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation.scores import Comparisons
@@ -110,6 +110,23 @@ def bootstrap_difference(
     return difference(np.ones(drawing.num_identities, np.int64)), drawing.interval(values)
 
 
+def percentile_interval(values: ArrayLike, *, num_replicates: int, level: float = 0.95) -> Interval:
+    """Return the percentile interval of what replicates of a bootstrap by identity gave, where they gave something.
+
+    Raises UndefinedMetricError where more than 5 % of `num_replicates` gave nothing.
+    """
+    measured = np.asarray(values, np.float64)
+    undefined = num_replicates - measured.size
+    if undefined > _MAX_UNDEFINED_SHARE * num_replicates:
+        raise UndefinedMetricError(
+            f"the metric is not measurable on {undefined} of {num_replicates} replicates; "
+            "the set has too few people for an interval"
+        )
+    tail = (1.0 - level) / 2
+    low, high = np.quantile(measured, [tail, 1.0 - tail])
+    return Interval(float(low), float(high), level, f"bootstrap by identity, {num_replicates} replicates")
+
+
 class _Drawing:
     """Checked comparisons, ready to have their identities drawn again."""
 
@@ -136,16 +153,7 @@ class _Drawing:
 
     def interval(self, values: list[float]) -> Interval:
         """Return the percentile interval of the replicates on which the statistic was measurable."""
-        undefined = self._num_replicates - len(values)
-        if undefined > _MAX_UNDEFINED_SHARE * self._num_replicates:
-            raise UndefinedMetricError(
-                f"the metric is not measurable on {undefined} of {self._num_replicates} replicates; "
-                "the set has too few people for an interval"
-            )
-        tail = (1.0 - self._level) / 2
-        low, high = np.quantile(values, [tail, 1.0 - tail])
-        method = f"bootstrap by identity, {self._num_replicates} replicates"
-        return Interval(float(low), float(high), self._level, method)
+        return percentile_interval(values, num_replicates=self._num_replicates, level=self._level)
 
 
 @dataclass(frozen=True, eq=False)

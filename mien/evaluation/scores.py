@@ -172,10 +172,66 @@ def pairs_with_histogram(
 ) -> ScoreHistogram:
     """Return the histogram of every unordered pair of distinct samples of which at least one is `chosen` (N,)."""
     unit_ND, label_N = _labelled(embeddings, labels)
-    if chosen.shape != label_N.shape or chosen.dtype != np.bool_:
-        raise ConfigError("chosen must hold one bool for each sample")
+    _check_chosen(chosen, label_N)
     order = np.argsort(~chosen, kind="stable")
     return _histogram(unit_ND[order], label_N[order], int(chosen.sum()), bins)
+
+
+def all_pairs_among(embeddings: ArrayLike, labels: Labels, chosen: NDArray[np.bool_]) -> Comparisons:
+    """Return those of `all_pairs`' scores that compare two `chosen` (N,) samples, to the last bit as they are there."""
+    unit_ND, label_N = _labelled(embeddings, labels)
+    _check_chosen(chosen, label_N)
+    mated, non_mated = [np.empty(0, np.float32)], [np.empty(0, np.float32)]
+    for block in _blocks(unit_ND, label_N):
+        both = chosen[block.rows, None] & chosen[None, block.columns]
+        mated.append(block.scores[block.same & both])
+        non_mated.append(block.scores[block.other & both])
+    return Comparisons(np.concatenate(mated), np.concatenate(non_mated))
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorsByPerson:
+    """Errors of every comparison of a set at one threshold, by whom they are of: any group of people can sum them up.
+
+    People are numbered as the labels were. `num_samples` (I,) and `num_missed` (I,) count a person's samples and false
+    non-matches; `pairs` (P, 2) are the two people, the lower number first, of `num_false_matches` (P,), each pair once.
+    """
+
+    num_samples: NDArray[np.int64] = field(repr=False)
+    num_missed: NDArray[np.int64] = field(repr=False)
+    pairs: NDArray[np.int64] = field(repr=False)
+    num_false_matches: NDArray[np.int64] = field(repr=False)
+
+
+def errors_by_person(
+    embeddings: ArrayLike, labels: NDArray[np.int64], threshold: float, *, num_people: int
+) -> ErrorsByPerson:
+    """Return the errors of all unordered pairs of distinct samples (N,) at a threshold, the scores as in `all_pairs`.
+
+    `labels` (N,) are numbers below `num_people` (I).
+    """
+    unit_ND, _ = _labelled(embeddings, labels)
+    label_N = np.asarray(labels, np.int64)
+    if label_N.size and not 0 <= label_N.min() <= label_N.max() < num_people:
+        raise ConfigError(f"labels must lie between 0 and {num_people - 1}, the number of the last person")
+    exact = np.float64(threshold)  # a plain float would be rounded to the scores' own precision first
+    missed_I = np.zeros(num_people, np.int64)
+    found = [np.empty(0, np.int64)]
+    for block in _blocks(unit_ND, label_N):
+        accepted = block.scores >= exact
+        np.add.at(missed_I, block.subjects(block.same & ~accepted)[:, 0], 1)
+        two = np.sort(block.subjects(block.other & accepted), axis=1)
+        found.append(two[:, 0] * num_people + two[:, 1])
+    keys_P, counts_P = np.unique(np.concatenate(found), return_counts=True)
+    pairs_P2 = np.stack([keys_P // num_people, keys_P % num_people], axis=1)
+    return ErrorsByPerson(
+        np.bincount(label_N, minlength=num_people).astype(np.int64), missed_I, pairs_P2, counts_P.astype(np.int64)
+    )
+
+
+def _check_chosen(chosen: NDArray[np.bool_], label_N: NDArray[np.int64]) -> None:
+    if chosen.shape != label_N.shape or chosen.dtype != np.bool_:
+        raise ConfigError("chosen must hold one bool for each sample")
 
 
 def _histogram(
@@ -197,6 +253,8 @@ class _Block:
     other: NDArray[np.bool_]
     row_labels: NDArray[np.int64]
     column_labels: NDArray[np.int64]
+    rows: slice
+    columns: slice
 
     def subjects(self, where: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return the two identities of each comparison at `where`, (P, 2)."""
@@ -227,7 +285,7 @@ def _blocks(unit_ND: NDArray[np.float32], label_N: NDArray[np.int64], num_rows: 
             other = ~same
             if top == left:
                 same, other = np.triu(same, k=1), np.triu(other, k=1)
-            yield _Block(scores, same, other, label_N[rows], label_N[columns])
+            yield _Block(scores, same, other, label_N[rows], label_N[columns], rows, columns)
 
 
 def _score_array(scores: ArrayLike, what: str) -> Scores:

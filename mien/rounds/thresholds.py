@@ -9,7 +9,7 @@ from typing import Any, Final
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.protocol.canonical import model_from_json
 from mien.protocol.ids import ModelId
-from mien.specs import Threshold
+from mien.specs import GroupRate, Threshold
 
 PHONES_MAX_FMR: Final = 1e-3
 """A phone decides with a threshold of at most this false match rate, unless its owner says otherwise."""
@@ -27,7 +27,7 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
         Threshold(
             value=point["threshold"],
             fmr=point["fmr"],
-            dataset=record["dataset"],
+            dataset=_dataset(record, point),
             num_mated=point["num_mated"],
             num_non_mated=point["num_non_mated"],
             model_id=record["model_id"],
@@ -36,17 +36,46 @@ def thresholds_of(record: Mapping[str, Any], now: datetime) -> list[Threshold]:
         for point in points
     ]
     search = record.get("search", {})
+    worst = (record.get("groups") or {}).get("worst_group")
+    templates = _dataset(record, {"group": worst})
     return pairs + [
         Threshold(
             value=point["threshold"],
             fmr=point["fmr"],
-            dataset=f"{record['dataset']}, templates" + ("" if point["is_measured"] else ", bound on the tail"),
+            dataset=f"{templates}, templates" + ("" if point["is_measured"] else ", bound on the tail"),
             num_mated=0,
             num_non_mated=search["num_scores"],
             model_id=record["model_id"],
             date=date,
         )
         for point in search.get("points", ())
+    ]
+
+
+def _dataset(record: Mapping[str, Any], point: Mapping[str, Any]) -> str:
+    """Return the data set that a point was measured on, with the group of people if it was one."""
+    group = point.get("group")
+    return f"{record['dataset']}, {group['attribute']} {group['group']}" if group else str(record["dataset"])
+
+
+def group_rates_of(record: Mapping[str, Any], now: datetime) -> list[GroupRate]:
+    """Return the false match rates of groups in an evaluation's record, as a model's description keeps them."""
+    told = record.get("groups") or {}
+    return [
+        GroupRate(
+            attribute=each["attribute"],
+            group=each["group"],
+            verdict=each["verdict"],
+            target_fmr=told["target_fmr"],
+            threshold=told["threshold"],
+            num_people=each["people"],
+            num_false_matches=0 if each["fmr"] is None else each["fmr"]["errors"],
+            num_non_mated=0 if each["fmr"] is None else each["fmr"]["of"],
+            dataset=record["dataset"],
+            model_id=record["model_id"],
+            date=f"{now:%Y-%m-%d}",
+        )
+        for each in told.get("rates", ())
     ]
 
 

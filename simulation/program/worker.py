@@ -135,11 +135,15 @@ def evaluate(
     protocol: Annotated[str, typer.Option(help="folder or lfw.")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
     graphs: Annotated[Path | None, typer.Option(help="Folder with its graphs; protocol folder, without torch.")] = None,
+    groups: Annotated[Path | None, typer.Option(help="A CSV of who is in which group, or --data again.")] = None,
+    worst_group: Annotated[bool, typer.Option(help="Operating points of the worst group.")] = False,
     as_json: Json = True,
 ) -> None:
     """Measure a model on faces and print one JSON object."""
     if protocol == "folder":
-        record = evaluate_folder(read_model(model), data, aligned=aligned, graphs=graphs)
+        record = evaluate_folder(
+            read_model(model), data, aligned=aligned, graphs=graphs, groups=groups, worst_group=worst_group
+        )
     elif protocol == "lfw":
         from simulation.program.evaluate import evaluate_lfw
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -215,3 +216,49 @@ def test_an_unknown_set_is_refused_at_once(gated: FakeFleet) -> None:
                 await operator.submit(tiny_task("no", "no", gates=GateSpec(sets=("lfw",))), "no")
 
     run(story())
+
+
+def test_groups_of_people_are_measured_apart_and_go_into_the_models_record(gated: FakeFleet) -> None:
+    """Nine people in one group can be measured at FMR 0.1, one person has no strangers; the worst group decides."""
+    folder = gated.home.folder.parent
+    names = sorted(path.name for path in (folder / "public").iterdir())
+    groups = folder / "ages.csv"
+    rows = [f"{name},{8 if n else 'elder'},{'' if n < 4 else 'fm'[n % 2]}" for n, name in enumerate(names)]
+    groups.write_text("\ufeff" + "\n".join(["person,age,sex", *rows]), encoding="utf-8")
+
+    def operator(*arguments: str | Path) -> dict[str, Any]:
+        home = ("--home", str(gated.home.folder))
+        told: dict[str, Any] = json.loads(
+            program("coordinator.commands.cli", *map(str, arguments), "--json", *home).stdout
+        )
+        return told
+
+    measure = ("model", "evaluate", MODEL.model_id, "--data", folder / "public", "--groups", groups)
+    plain = operator(*measure, "--keep-thresholds")
+    children, elder, *_ = plain["groups"]["rates"]
+    assert (children["attribute"], children["group"], children["people"]) == ("age", "0-12", 9)
+    assert (children["fmr"]["of"], children["fnmr"]["of"], children["fte"]["of"]) == (324, 27, 27)
+    assert (elder["group"], elder["fmr"], elder["verdict"]) == ("elder", None, "too_small")
+    assert plain["groups"]["not_stated"] == {"age": 0, "sex": 4}
+    assert [(each["first"], each["second"]) for each in plain["groups"]["between"]] == [("0-12", "elder"), ("f", "m")]
+    assert (plain["groups"]["target_fmr"], plain["groups"]["by_worst_group"]) == (0.1, False)
+
+    shown = operator("model", "show", MODEL.model_id)
+    assert [(each["attribute"], each["group"]) for each in shown["groups"]] == [
+        ("age", "0-12"), ("age", "elder"), ("sex", "f"), ("sex", "m")
+    ]  # fmt: skip
+    assert shown["evaluations"][-1]["groups"] == plain["groups"]
+    assert len(shown["thresholds"]) == plain["thresholds_kept"] == 1
+
+    worst = operator(*measure, "--worst-group", "--keep-thresholds")
+    after = operator("model", "show", MODEL.model_id)
+    (threshold,) = after["thresholds"]
+    point = next(each for each in worst["points"] if each["target_fmr"] == 0.1)
+    if worst["groups"]["worst_group"] is None:  # all people together are stricter
+        assert threshold["value"] == plain["groups"]["threshold"]
+    else:
+        assert worst["groups"]["worst_group"] == {"attribute": "age", "group": "0-12"} == point["group"]
+        assert threshold["value"] == point["threshold"] > plain["groups"]["threshold"]
+        assert threshold["dataset"] == "public, age 0-12"
+    assert all(each["verdict"] != "exceeds" for each in worst["groups"]["rates"])
+    assert all(each["threshold"] == threshold["value"] for each in after["groups"])

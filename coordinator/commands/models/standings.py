@@ -119,6 +119,7 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
             "backbone": spec.backbone,
             "terms": spec.terms,
             "thresholds": [to_mapping(threshold) for threshold in spec.thresholds],
+            "groups": [to_mapping(each) for each in spec.groups or ()],
             "evaluations": await coordinator.evaluations(found.model_id),
         }
 
@@ -130,6 +131,9 @@ def show(model: Model, home: Home, as_json: Json = False) -> None:
         for threshold in result["thresholds"]:
             measured = f"{threshold['value']:.4f}: FMR {threshold['fmr']:.2g}"
             rows.append((f"threshold on {threshold['dataset']}", measured))
+        for each in result["groups"]:
+            told = f"{each['verdict'].replace('_', ' ')}: {each['num_false_matches']} of {each['num_non_mated']}"
+            rows.append((f"{each['attribute']} {each['group']} on {each['dataset']}", told))
         for record in result["evaluations"]:
             rows.append(
                 (

@@ -328,3 +328,13 @@ class AddThresholdRequest(_message.Message):
     model_id: str
     threshold_json: bytes
     def __init__(self, model_id: _Optional[str] = ..., threshold_json: _Optional[bytes] = ...) -> None: ...
+
+class SetThresholdsRequest(_message.Message):
+    __slots__ = ("model_id", "thresholds_json", "groups_json")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    THRESHOLDS_JSON_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    thresholds_json: bytes
+    groups_json: bytes
+    def __init__(self, model_id: _Optional[str] = ..., thresholds_json: _Optional[bytes] = ..., groups_json: _Optional[bytes] = ...) -> None: ...

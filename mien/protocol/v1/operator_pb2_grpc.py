@@ -97,6 +97,11 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
                 _registered_method=True)
+        self.SetThresholds = channel.unary_unary(
+                '/mien.v1.Operator/SetThresholds',
+                request_serializer=mien_dot_v1_dot_operator__pb2.SetThresholdsRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
+                _registered_method=True)
         self.AddGraphs = channel.stream_unary(
                 '/mien.v1.Operator/AddGraphs',
                 request_serializer=mien_dot_v1_dot_operator__pb2.AddGraphsChunk.SerializeToString,
@@ -214,6 +219,13 @@ class OperatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetThresholds(self, request, context):
+        """Puts thresholds, and rates by group of people, in place of those that a model had, all at once.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def AddGraphs(self, request_iterator, context):
         """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end.
         """
@@ -323,6 +335,11 @@ def add_OperatorServicer_to_server(servicer, server):
             'AddThreshold': grpc.unary_unary_rpc_method_handler(
                     servicer.AddThreshold,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.AddThresholdRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_models__pb2.ModelManifest.SerializeToString,
+            ),
+            'SetThresholds': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetThresholds,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.SetThresholdsRequest.FromString,
                     response_serializer=mien_dot_v1_dot_models__pb2.ModelManifest.SerializeToString,
             ),
             'AddGraphs': grpc.stream_unary_rpc_method_handler(
@@ -685,6 +702,33 @@ class Operator:
             target,
             '/mien.v1.Operator/AddThreshold',
             mien_dot_v1_dot_operator__pb2.AddThresholdRequest.SerializeToString,
+            mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetThresholds(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/SetThresholds',
+            mien_dot_v1_dot_operator__pb2.SetThresholdsRequest.SerializeToString,
             mien_dot_v1_dot_models__pb2.ModelManifest.FromString,
             options,
             channel_credentials,

@@ -51,6 +51,8 @@ class OperatorStub:
     ImportModel: _grpc.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _grpc.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]
+    SetThresholds: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SetThresholdsRequest, _models_pb2.ModelManifest]
+    """Puts thresholds, and rates by group of people, in place of those that a model had, all at once."""
     AddGraphs: _grpc.StreamUnaryMultiCallable[_operator_pb2.AddGraphsChunk, _operator_pb2.AddGraphsReply]
     """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end."""
     RollBack: _grpc.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]
@@ -86,6 +88,8 @@ class OperatorAsyncStub(OperatorStub):
     ImportModel: _aio.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Uploads an imported model: header first, then theta's bytes, then the public shard's."""
     AddThreshold: _aio.UnaryUnaryMultiCallable[_operator_pb2.AddThresholdRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
+    SetThresholds: _aio.UnaryUnaryMultiCallable[_operator_pb2.SetThresholdsRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
+    """Puts thresholds, and rates by group of people, in place of those that a model had, all at once."""
     AddGraphs: _aio.StreamUnaryMultiCallable[_operator_pb2.AddGraphsChunk, _operator_pb2.AddGraphsReply]  # type: ignore[assignment]
     """A header, then the bytes of the graphs that the signed manifest lists, in its order, laid end to end."""
     RollBack: _aio.UnaryUnaryMultiCallable[_operator_pb2.RollBackRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
@@ -190,6 +194,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _operator_pb2.AddThresholdRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_models_pb2.ModelManifest, _abc.Awaitable[_models_pb2.ModelManifest]]: ...
+
+    @_abc_1.abstractmethod
+    def SetThresholds(
+        self,
+        request: _operator_pb2.SetThresholdsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_models_pb2.ModelManifest, _abc.Awaitable[_models_pb2.ModelManifest]]:
+        """Puts thresholds, and rates by group of people, in place of those that a model had, all at once."""
 
     @_abc_1.abstractmethod
     def AddGraphs(

@@ -137,6 +137,7 @@ SPEC = ModelSpec(
     ("w",),
     (Threshold(0.3, 0.001, "faces", 9, 30_000, "a" * 64, "2026-01-01"),),
 )
+GROUPED = {"Ada": [Path("Ada/1.jpg")], "Bo": [Path("Bo/1.jpg")]}
 RELEASE_KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 VARIANT: Final = variant("a" * 64, b"a file")
 CONTRIBUTION = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("theta", 6)), (Lane("w", 4),))
@@ -699,6 +700,10 @@ def _of_simulation() -> dict[str, Reader]:
     return {
         "simulation.runs.spec:parse": Reader(texts("simulation.runs.spec:parse"), [experiment]),
         "simulation.runs.spec:parse_data": Reader(texts("simulation.runs.spec:parse_data"), [experiment]),
+        "simulation.faces.groups:read_groups": Reader(
+            through("g.csv", lambda path: _named("simulation.faces.groups:read_groups")(path, GROUPED)),
+            [b"\xef\xbb\xbfperson,age,sex\nAda,34,f\nBo,,m\n", b'picture,age\r\n"Ada/1.jpg",0-12\r\n'],
+        ),
         "simulation.faces.models:read_model": Reader(model_folder("model.json"), [model_to_json(SPEC, LAYOUT)]),
         "+simulation.faces.models:read_model theta": Reader(model_folder("theta.f32"), [bytes(4 * LAYOUT.size)]),
         "simulation.runs.records:read_json": Reader(

@@ -171,8 +171,8 @@ def test_a_new_bundle_is_measured_on_its_faces_or_the_first_evaluation_set(
     """What measures is a child process of its own, tried with a running fleet; here it is which faces it gets."""
     asked: list[tuple[Path, bool]] = []
 
-    def evaluate(_: Path, data: Path, __: str, *, aligned: bool, graphs: Path | None) -> dict[str, Any]:
-        assert graphs is None
+    def evaluate(_: Path, data: Path, __: str, *, aligned: bool, graphs: Path | None, **groups: Any) -> dict[str, Any]:
+        assert (graphs, groups) == (None, {"groups": None, "worst_group": False})
         asked.append((data, aligned))
         return {}
 
@@ -190,13 +190,12 @@ def test_a_new_bundle_is_measured_on_its_faces_or_the_first_evaluation_set(
 def test_each_folder_is_named_before_it_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    def evaluate(_: Path, data: Path, __: str, *, aligned: bool, graphs: Path | None) -> dict[str, Any]:
-        assert (aligned, graphs) == (False, tmp_path / "graphs")
+    def measure(_: Path, data: Path, *, aligned: bool) -> dict[str, Any]:
+        assert not aligned
         assert str(data) in told[-1]
         return {"of": len(told)}
 
-    monkeypatch.setattr(worker, "evaluate", evaluate)
     monkeypatch.setattr(evaluations, "ask", lambda *_: None)  # the model would come from a coordinator
     sets = [(tmp_path / "one", False), (tmp_path / "two", False)]
-    records = evaluations._measured(tmp_path, "released", sets, "folder", tmp_path / "graphs", tell=told.append)
+    records = evaluations._measured(tmp_path, "released", sets, measure, tell=told.append)
     assert [record["of"] for record in records] == [1, 2]

@@ -288,3 +288,74 @@ def write_pairs(folder: Path) -> None:
         lines += [f"P{fold}_{i}\t1\tQ{fold}_{i}\t1" for i in range(300)]
     (folder / "protocol").mkdir()
     (folder / "protocol" / "pairs.txt").write_text("\n".join(lines) + "\n")
+
+
+class TestGroups:
+    """Groups on a folder of rendered people; the counts themselves are tried in tests/golden."""
+
+    def test_folders_of_groups_are_measured_as_a_csv_of_the_same(self, tmp_path: Path) -> None:
+        people = people_in(tmp_path / "people", 8, 3)
+        names = sorted(path.name for path in people.iterdir())
+        for n, name in enumerate(names):
+            shutil.copytree(people / name, tmp_path / "apart" / ("one" if n < 5 else "two") / name)
+        (tmp_path / "groups.csv").write_text(
+            "person,group\n" + "".join(f"{name},{'one' if n < 5 else 'two'}\n" for n, name in enumerate(names)),
+            encoding="utf-8",
+        )
+        for folder in (people / names[0], tmp_path / "apart" / "one" / names[0]):
+            shutil.copy(ODD / "no_face.jpg", folder)
+        by_file = evaluate_folder(untrained_model(), people, groups=tmp_path / "groups.csv")
+        by_folder = evaluate_folder(untrained_model(), tmp_path / "apart", groups=tmp_path / "apart")
+        assert by_file["groups"]["rates"] == by_folder["groups"]["rates"]
+        assert by_file["groups"]["between"] == by_folder["groups"]["between"]
+        one = by_file["groups"]["rates"][0]
+        assert (one["group"], one["people"]) == ("one", 5)
+        assert (one["fte"]["errors"], one["fte"]["of"]) == (1, 16)
+        assert (
+            sum(each["fmr"]["of"] for each in by_file["groups"]["rates"]) + by_file["groups"]["between"][0]["fmr"]["of"]
+            == (by_file["non_mated"])
+        )
+
+    def test_the_worst_group_sets_a_threshold_at_which_each_group_keeps_the_rate(self, tmp_path: Path) -> None:
+        people = people_in(tmp_path / "people", 20, 3)
+        names = sorted(path.name for path in people.iterdir())
+        text = "person,half\n" + "".join(f"{name},{'ab'[n // 10]}\n" for n, name in enumerate(names))
+        (tmp_path / "groups.csv").write_text(text, encoding="utf-8")
+        plain = evaluate_folder(untrained_model(), people, groups=tmp_path / "groups.csv")
+        worst = evaluate_folder(untrained_model(), people, groups=tmp_path / "groups.csv", worst_group=True)
+        told = worst["groups"]
+        assert told["threshold"] >= plain["groups"]["threshold"]
+        assert told["target_fmr"] == plain["groups"]["target_fmr"] == 0.1
+        assert max(each["fmr"]["rate"] for each in told["rates"]) <= 0.1
+        assert max(each["fmr"]["rate"] for each in plain["groups"]["rates"]) > 0.1
+        deciding = next(each for each in told["rates"] if each["group"] == told["worst_group"]["group"])
+        point = next(each for each in worst["points"] if each["target_fmr"] == 0.1)
+        assert deciding["fmr"]["errors"] == point["num_false_matches"]
+        assert point["group"] == told["worst_group"]
+
+    def test_groups_too_small_for_any_rate_set_no_threshold(self, tmp_path: Path) -> None:
+        people = people_in(tmp_path / "people", 10, 3)
+        names = sorted(path.name for path in people.iterdir())
+        groups = tmp_path / "groups.csv"
+        groups.write_text("person,half\n" + "".join(f"{name},{'ab'[n % 2]}\n" for n, name in enumerate(names)))
+        with pytest.raises(
+            UndefinedMetricError, match=r"no group has the 300 non-mated .* measure FMR 0\.1; add people"
+        ):
+            evaluate_folder(untrained_model(), people, groups=groups, worst_group=True)
+        with pytest.raises(ConfigError, match="--worst-group needs --groups"):
+            evaluate_folder(untrained_model(), people, worst_group=True)
+        with pytest.raises(UndefinedMetricError, match="so few comparisons have no false match rate"):
+            evaluate_folder(untrained_model(), people_in(tmp_path / "few", 2, 2), groups=ages(tmp_path, "few"))
+
+    def test_folders_of_groups_are_the_faces(self, tmp_path: Path) -> None:
+        people_in(tmp_path / "people", 2, 2)
+        people_in(tmp_path / "other" / "group", 2, 2)
+        with pytest.raises(ConfigError, match="give --groups alone"):
+            evaluate_folder(untrained_model(), tmp_path / "people", groups=tmp_path / "other")
+
+
+def ages(folder: Path, faces: str) -> Path:
+    """Return a CSV that says everybody is of one age."""
+    file = folder / "ages.csv"
+    file.write_text("person,age\n" + "".join(f"{path.name},30\n" for path in sorted((folder / faces).iterdir())))
+    return file
