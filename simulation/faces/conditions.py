@@ -79,6 +79,12 @@ CONDITIONS: Final[Mapping[str, Condition]] = MappingProxyType(
 )
 
 
+def every_second(labels_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of every second picture of each person; `labels_N` number people in ascending order."""
+    first_N = np.searchsorted(labels_N, labels_N)
+    return np.flatnonzero((np.arange(len(labels_N)) - first_N) % 2 == 1)
+
+
 def in_condition(name: str, crops: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Return crops (N, 112, 112, 3) in a condition; each one's draws follow from its place and the condition alone."""
     number = list(CONDITIONS).index(name)

@@ -1,6 +1,6 @@
 """Parts shared by laptop-scale reproductions: pretrained SFace, people by name, and features computed once.
 
-Every run of every study trains the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
+Most studies train the adapter behind SFace (`adapter.*`), so what enters it never changes. It is computed
 once a machine, into a private folder of the temporary directory, sealed (`simulation.faces.features`); deleting the
 folder costs the next start some minutes. No picture and no name of anybody lands there: each process reads the faces
 where they lie, which takes 0.6 ms of processor time an aligned picture and 6 ms one in which the face is to be found.
@@ -39,13 +39,15 @@ from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
 from simulation.faces.features import KeptFeatures, private_folder
-from simulation.faces.models import Model, sface_with_adapter
+from simulation.faces.models import Model, sface, sface_with_adapter
 
 TRAINABLE: Final = ("adapter.*",)
 """The linear map behind SFace: 16,512 parameters on features of length 128."""
 
 MODEL: Final = "SFace with an adapter"
 FORMAT: Final = 5
+NETWORK_BYTES: Final = 1536 * 2**20
+"""Features of a study that trains the network's own last blocks: some 3,800 crops."""
 _CHUNK: Final = 10
 """Batches between two writes to the disk."""
 
@@ -171,8 +173,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None, max_images
     run needs few), and the first `max_images` of each. Features are made by the first process that asks, while the
     others wait.
     """
-    people = people_of(faces)
-    chosen: People = {name: people[name][:max_images] for name in sorted(people)[:max_people]}
+    chosen = _chosen(faces, max_people, max_images)
     model = sface_with_adapter()
     read = _read(chosen, model)
     read.crops.flags.writeable = False  # so that they are hashed once
@@ -186,6 +187,26 @@ def open_workbench(faces: Path | None, max_people: int | None = None, max_images
         read.names,
         dataset,
     )
+
+
+@functools.lru_cache(maxsize=1)
+def open_network(faces: Path | None, max_people: int | None = None, max_images: int | None = None) -> Workbench:
+    """Return the workbench of the same people whose trained part is that of SFace itself, in its last two blocks.
+
+    What enters those is 512 x 14 x 14 numbers a crop, 401 KB: too many for a disk, so each process makes them anew, and
+    keeps up to `NETWORK_BYTES` of them in memory.
+    """
+    chosen = _chosen(faces, max_people, max_images)
+    model = sface()
+    read = _read(chosen, model)
+    runtime = TorchRuntime(model.spec, model.layout, cache_bytes=NETWORK_BYTES, device=device())
+    part = model.layout.part(model.spec.trainable)
+    return Workbench(model, part, runtime, read.crops, read.labels, read.names, digest(chosen))
+
+
+def _chosen(faces: Path | None, max_people: int | None, max_images: int | None) -> People:
+    people = people_of(faces)
+    return {name: people[name][:max_images] for name in sorted(people)[:max_people]}
 
 
 def _read(people: People, model: Model) -> LabelledCrops:

@@ -41,6 +41,10 @@ _PAPERS: Final = {
         "Summed statistics (ours), FedFace (2021)",
         "real faces with masks, at 14 pixels, in the dark, in near infrared, in close-up: what each method learns",
     ),
+    "block": (
+        "FedFace (2021), against everybody (ours)",
+        "real faces in the dark where phones train the network's last block: private, exact and pooled training",
+    ),
     "fedfr": (
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",

@@ -24,7 +24,7 @@ from mien.layout import Vector
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import run_task
 from simulation.engines.runtimes import OncePerRound
-from simulation.faces.conditions import CONDITIONS, in_condition
+from simulation.faces.conditions import CONDITIONS, every_second, in_condition
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench, open_workbench
 from simulation.papers.light import behind_features
@@ -97,8 +97,7 @@ def open_features(
     """Return the workbench, and everybody's features (N, D): clean, and with every second picture in each condition."""
     whole = open_workbench(faces, max_people, max_images)
     clean_ND = whole.runtime.features(whole.theta, whole.crops)
-    first_N = np.searchsorted(whole.labels, whole.labels)
-    odd = np.flatnonzero((np.arange(len(whole.labels)) - first_N) % 2 == 1)
+    odd = every_second(whole.labels)
     found = {CLEAN: clean_ND}
     for name in CONDITIONS:
         found[name] = clean_ND.copy()
