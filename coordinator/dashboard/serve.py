@@ -9,10 +9,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
-
-import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from typing import Final
 
 from coordinator.dashboard.accounts import Accounts
 from coordinator.dashboard.home import DashboardHome, dashboard_names, tls_context
@@ -21,15 +18,13 @@ from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Surveyor
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
-from coordinator.service.connections import ConnectionShares
-from coordinator.service.http import http_config, listening, serving
+from coordinator.service.http import HttpLimits, listening, serving
 from mien.errors import ConfigError
 from mien.shell.clock import Clock
 from mien.shell.serving import serve_until_signalled
 from mien.shell.settings import Resolved
 
 MAX_CONNECTIONS: Final = 400
-MAX_HEADER_BYTES: Final = 16 * 1024
 REQUEST_S: Final = 15.0
 """Time that a browser has to send its request, its form included."""
 
@@ -42,42 +37,6 @@ class Tls:
 
     certificate: Path
     key: Path
-
-
-class PatientProtocol(H11Protocol):
-    """HTTP whose connections end when no whole request has come within `REQUEST_S`: one must not just sit there."""
-
-    _limit: asyncio.TimerHandle | None = None
-    shares: ConnectionShares
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait."""
-        super().connection_made(transport)
-        self._limit = self.loop.call_later(REQUEST_S, self._late)
-
-    def data_received(self, data: bytes) -> None:
-        """Take what came; once the request is there the wait is over, and begins again with the next one's bytes."""
-        if self._limit is None and self._is_whole():
-            self._limit = self.loop.call_later(REQUEST_S, self._late)
-        super().data_received(data)
-        if self._limit is not None and self.cycle is not None and not self.cycle.more_body:
-            self._limit.cancel()
-            self._limit = None
-            if self.client is not None:
-                host, port = self.client
-                self.shares.heard(f"ipv6:[{host}]:{port}" if ":" in host else f"ipv4:{host}:{port}")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stop to wait."""
-        if self._limit is not None:
-            self._limit.cancel()
-        super().connection_lost(exc)
-
-    def _is_whole(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
-
-    def _late(self) -> None:
-        self.transport.abort()
 
 
 def serve(
@@ -113,9 +72,15 @@ async def running(
     with _opened(home, config, clock) as (reader, accounts), listening(host, int(port), change=change) as listener:
         surveyor = Surveyor(home, config, reader, None if tls is None else tls.certificate, clock)
         dashboard = Dashboard(reader, accounts, surveyor, resolved, options, clock)
-        shares = ConnectionShares(config.dashboard_connections, silent_s=REQUEST_S, in_all=MAX_CONNECTIONS * 3 // 4)
         bound = listener.getsockname()[1]
-        async with serving(_server_config(dashboard, context, shares), listener), shares.kept(bound):
+        limits = HttpLimits(MAX_CONNECTIONS, config.dashboard_connections, REQUEST_S)
+        settings = {
+            "lifespan": "on",
+            "timeout_keep_alive": 20,
+            "timeout_graceful_shutdown": _STOP_S,
+            "ssl_context_factory": None if context is None else (lambda _config, _default: context),
+        }
+        async with serving(dashboard.app(), listener, limits, **settings):
             at = f"[{host}]" if ":" in host else host
             try:
                 yield f"{'http' if tls is None else 'https'}://{at}:{bound}/"
@@ -129,19 +94,6 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _server_config(dashboard: Dashboard, context: Any, shares: ConnectionShares) -> uvicorn.Config:
-    return http_config(
-        dashboard.app(),
-        http=type("SharedProtocol", (PatientProtocol,), {"shares": shares}),
-        lifespan="on",
-        limit_concurrency=MAX_CONNECTIONS,
-        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
-        timeout_keep_alive=20,
-        timeout_graceful_shutdown=_STOP_S,
-        ssl_context_factory=None if context is None else (lambda _config, _default: context),
-    )
 
 
 @contextlib.contextmanager

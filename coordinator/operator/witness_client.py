@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import http.client
 import io
 import ssl
@@ -24,14 +25,14 @@ _MAX_HEAD_BYTES: Final = 16 * 1024
 _PORTS: Final = {"http": 80, "https": 443}
 
 
-def add_checkpoint(witness: WitnessAddress, asked: AddCheckpoint, *, timeout_s: float = TIMEOUT_S) -> bytes | int:
+async def add_checkpoint(witness: WitnessAddress, asked: AddCheckpoint, *, timeout_s: float = TIMEOUT_S) -> bytes | int:
     """Return the witness's signature lines, not checked, or the size that it signed last, to ask again from there.
 
-    Blocks; call it in a thread. Follows no redirect. Raises UnreachableError where no witness answers in time,
+    Follows no redirect. Raises UnreachableError where no witness answers in time,
     TransparencyError for a refusal.
     """
     try:
-        answered = asyncio.run(asyncio.wait_for(_answered(witness.url, asked.to_bytes()), timeout_s))
+        answered = await asyncio.wait_for(_answered(witness.url, asked.to_bytes()), timeout_s)
         with contextlib.closing(http.client.HTTPResponse(cast(Any, _Received(answered)))) as reply:
             reply.begin()
             body = reply.read(MAX_NOTE_BYTES)
@@ -60,10 +61,16 @@ class _Received:
         return io.BytesIO(self._data)
 
 
+@functools.cache
+def _context() -> ssl.SSLContext:
+    """Return who is trusted to name witnesses' addresses: read once, since that takes longer than a call."""
+    return ssl.create_default_context()
+
+
 async def _answered(url: str, body: bytes) -> bytes:
     """Return the bytes of the answer to a POST, up to where the other side ends it or has said more than it may."""
     at = urlsplit(url)
-    context = ssl.create_default_context() if at.scheme == "https" else None
+    context = _context() if at.scheme == "https" else None
     reader, writer = await asyncio.open_connection(at.hostname, at.port or _PORTS[at.scheme], ssl=context)
     try:
         head = (

@@ -1,7 +1,7 @@
 """A witness of other people's logs: one key, what it signed last of each log, and `add-checkpoint` over HTTP.
 
 For somebody who is neither the coordinator's operator nor the registrar's. It learns sizes and hashes alone. It speaks
-plain HTTP, since what it says is signed: put a web server with TLS and limits before it to face the internet.
+plain HTTP, since what it says is signed: put a web server with TLS before it to face the internet.
 
 ::
 
@@ -29,7 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from coordinator.service.http import http_config, listening, serving
+from coordinator.service.http import HttpLimits, listening, serving
 from mien.errors import AlreadyExistsError, CorruptDataError, KeyStoreError, NotFoundError, TransparencyError
 from mien.log.checkpoints import WITNESS, Checkpoint, Note, NoteKey, NoteSigner
 from mien.log.witnesses import MAX_REQUEST_BYTES, AddCheckpoint, added, cosigned
@@ -41,8 +41,7 @@ from mien.shell.serving import serve_until_signalled
 
 _LOG: Final = structlog.get_logger()
 _MAX_FILE_BYTES: Final = 1024 * 1024
-_BODY_S: Final = 10.0
-_MAX_CONNECTIONS: Final = 64
+_LIMITS: Final = HttpLimits(connections=256, per_address=32, request_s=10.0)
 _STOP_S: Final = 3
 _WHAT: Final = "the list of logs that this witness knows"
 
@@ -147,11 +146,9 @@ class PublicWitness:
 
     async def _add_checkpoint(self, request: Request) -> Response:
         try:
-            async with asyncio.timeout(_BODY_S):
-                body = await _body(request)
-            asked = AddCheckpoint.parse(body)
+            asked = AddCheckpoint.parse(await _body(request))
             origin = Checkpoint.parse(Note.parse(asked.note).text).origin
-        except (TransparencyError, ClientDisconnect, TimeoutError):
+        except (TransparencyError, ClientDisconnect):
             return PlainTextResponse("no add-checkpoint request (c2sp.org/tlog-witness)\n", 400)
         if origin not in self._logs:
             return PlainTextResponse("this witness does not know that log\n", 404)
@@ -200,14 +197,7 @@ async def running(home: WitnessHome, listen: str, clock: Clock) -> AsyncIterator
     """Serve while the block runs, and yield the URL."""
     host, _, port = listen.rpartition(":")
     witness = PublicWitness(home, clock)
-    config = http_config(
-        witness.app(),
-        http="h11",
-        lifespan="off",
-        limit_concurrency=_MAX_CONNECTIONS,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=_STOP_S,
-    )
+    settings = {"lifespan": "off", "timeout_keep_alive": 5, "timeout_graceful_shutdown": _STOP_S}
     with listening(host.strip("[]"), int(port), change="name another --listen") as listener:
-        async with serving(config, listener):
+        async with serving(witness.app(), listener, _LIMITS, **settings):
             yield f"http://{host}:{listener.getsockname()[1]}"

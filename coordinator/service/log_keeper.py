@@ -1,7 +1,8 @@
 """The log of rounds while the coordinator runs: the registrar cosigns its checkpoints, and phones get proofs.
 
-Further witnesses, where the operator has any, are asked once the registrar has signed. One that is away holds a
-checkpoint up for the few seconds of a call; the checkpoint is kept without its cosignature, and it is asked again.
+Further witnesses, where the operator has any, are asked together once the registrar has signed. One that is away holds
+one checkpoint up for the few seconds of a call. From then on it is asked beside, and nobody waits for it: checkpoints
+are kept without its cosignature, and the newest is signed anew by all as soon as it answers.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from mien.log.checkpoints import Checkpoint, Note, Signature
 from mien.log.entries import certificate_entry
 from mien.log.witnesses import AddCheckpoint, WitnessAddress
 from mien.protocol.v1 import registrar_pb2
+from mien.shell.backoff import Backoff
 from mien.shell.clock import Clock
 
 Cosigner: TypeAlias = Callable[[registrar_pb2.CosignRequest], Awaitable[registrar_pb2.CosignReply]]
 """Asks the registrar."""
 
-WitnessCall: TypeAlias = Callable[[WitnessAddress, AddCheckpoint], bytes | int]
-"""Asks a further witness, in a thread: `coordinator.operator.witness_client.add_checkpoint`."""
+WitnessCall: TypeAlias = Callable[[WitnessAddress, AddCheckpoint], Awaitable[bytes | int]]
+"""Asks a further witness: `coordinator.operator.witness_client.add_checkpoint`."""
 
 HOLD_S: Final = 10.0
 """How long a phone's question is held while the registrar has not answered."""
@@ -57,6 +59,16 @@ class EntryProof:
     consistency: list[bytes] = field(repr=False)
 
 
+@dataclass
+class _Silent:
+    """A witness that did not cosign last time: why, when it is asked again, and the call that runs."""
+
+    pauses: Backoff = field(default_factory=lambda: Backoff(_WITNESS_RETRY_S))
+    reason: str = ""
+    ask_at_s: float = 0.0
+    call: asyncio.Task[None] | None = None
+
+
 class LogKeeper:
     """Keeps the log's newest checkpoint cosigned; without a `cosigner` it is signed by the log alone.
 
@@ -75,7 +87,7 @@ class LogKeeper:
     ) -> None:
         self._witnesses, self._ask_witness = tuple(witnesses), ask_witness
         self._sizes: dict[str, int] = {}
-        self._refusals: dict[str, str] = {}
+        self._silent: dict[str, _Silent] = {}
         self._store, self._thread, self._clock, self._cosigner = store, thread, clock, cosigner
         self._signer = log_signer(authority)
         self._vouched = vouch(authority, self.public_key)
@@ -94,10 +106,18 @@ class LogKeeper:
         """Have new entries cosigned as soon as a phone asks for them, and look for certificates every so often."""
         if self._cosigner is None:
             return
+        try:
+            await self._run(self._cosigner, every_s)
+        finally:
+            for silent in self._silent.values():
+                if silent.call is not None:
+                    silent.call.cancel()
+
+    async def _run(self, cosigner: Cosigner, every_s: float) -> None:
         while True:
             count = self._wanted.count
             try:
-                while await self.cosign(self._cosigner):
+                while await self.cosign(cosigner):
                     pass
             except MienError as error:
                 if error.message != self._failing:
@@ -107,7 +127,7 @@ class LogKeeper:
                 await asyncio.sleep(min(_RETRY_S, every_s))
             else:
                 self._failing = ""
-            await self._wanted.after(count, min(every_s, _WITNESS_RETRY_S) if self._refusals else every_s)
+            await self._wanted.after(count, min(every_s, _WITNESS_RETRY_S) if self._silent else every_s)
 
     async def cosign(self, cosigner: Cosigner) -> bool:
         """Have the log as it is now cosigned; return whether more is to be done at once."""
@@ -132,27 +152,45 @@ class LogKeeper:
         return await self._keep(head, signed.with_signatures(*(line for some in lines for line in some)), reply)
 
     async def _further(self, witness: WitnessAddress, size: int, note: Note) -> tuple[Signature, ...]:
-        """Return a further witness's cosignature; none where it gives none, which is logged once."""
-        name = witness.key.name
-        try:
-            signature = await self._signed_by(witness, size, note)
-        except MienError as error:
-            if self._refusals.get(name) != error.message:
-                _LOG.warning("a witness did not cosign the checkpoint", error=error.code, reason=error.message)
-            self._refusals[name] = error.message
+        """Return a further witness's cosignature; none where it gives none, or gave none last time."""
+        silent = self._silent.get(witness.key.name)
+        if silent is not None:
+            if silent.call is None and self._clock.monotonic_s() >= silent.ask_at_s:
+                silent.call = asyncio.create_task(self._ask_again(witness, size, note))
             return ()
-        self._refusals.pop(name, None)
-        return signature
+        try:
+            return (await self._signed_by(witness, size, note),)
+        except MienError as error:
+            self._note_silent(witness, error)
+            return ()
 
-    async def _signed_by(self, witness: WitnessAddress, size: int, note: Note) -> tuple[Signature, ...]:
+    async def _ask_again(self, witness: WitnessAddress, size: int, note: Note) -> None:
+        """Ask one that was silent; once it answers, have the newest checkpoint signed by all of them."""
+        try:
+            await self._signed_by(witness, size, note)
+        except MienError as error:
+            self._note_silent(witness, error)
+        else:
+            del self._silent[witness.key.name]
+            self._wanted.beat()
+
+    def _note_silent(self, witness: WitnessAddress, error: MienError) -> None:
+        """Remember when to ask a witness again; its reason is logged once."""
+        silent = self._silent.setdefault(witness.key.name, _Silent())
+        if silent.reason != error.message:
+            _LOG.warning("a witness did not cosign the checkpoint", error=error.code, reason=error.message)
+        silent.reason, silent.call = error.message, None
+        silent.ask_at_s = self._clock.monotonic_s() + silent.pauses.next_s()
+
+    async def _signed_by(self, witness: WitnessAddress, size: int, note: Note) -> Signature:
         for _ in range(2):
             old = self._sizes.get(witness.key.name, 0)
             proof = tuple(await self._log(round_log.prove_consistency, old, size))
-            answer = await asyncio.to_thread(self._ask_witness, witness, AddCheckpoint(old, proof, str(note)))
+            answer = await self._ask_witness(witness, AddCheckpoint(old, proof, str(note)))
             if isinstance(answer, bytes):
                 signature = witness.signed(answer, note.text)
                 self._sizes[witness.key.name] = size
-                return (signature,)
+                return signature
             if answer > size:
                 raise TransparencyError(
                     f"the witness {witness.key.name} has cosigned {answer} entries of this log, which has {size}; "

@@ -284,14 +284,15 @@ def test_what_is_too_large_is_refused_and_the_server_lives_on(address: str, alic
     [b"G", b"GET / HTTP/1.1\r\nHost: local", b"POST /login HTTP/1.1\r\nHost: {host}\r\n"
      b"Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 100\r\n\r\nname="],
 )  # fmt: skip
-def test_who_never_finishes_a_request_is_cut_off(address: str, begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_never_finishes_a_request_is_cut_off(fleet: Fleet, begin: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("coordinator.dashboard.serve.REQUEST_S", 1.0)
-    parts = urlsplit(address)
-    with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=LIMIT_S) as line:
-        line.sendall(begin.replace(b"{host}", parts.netloc.encode()))
-        with contextlib.suppress(ConnectionResetError):
-            while line.recv(4096):
-                pass  # until the server has had enough
+    with served(fleet.home) as address:
+        parts = urlsplit(address)
+        with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=LIMIT_S) as line:
+            line.sendall(begin.replace(b"{host}", parts.netloc.encode()))
+            with contextlib.suppress(ConnectionResetError):
+                while line.recv(4096):
+                    pass  # until the server has had enough
 
 
 def test_listeners_are_counted_and_places_come_back(address: str) -> None:

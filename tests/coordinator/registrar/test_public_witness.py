@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from coordinator.commands.registrar_cli import app
-from coordinator.operator.witness_client import add_checkpoint
+from coordinator.operator import witness_client
 from coordinator.registrar.public_witness import WitnessHome, running
+from coordinator.service.http import HttpLimits
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -36,6 +38,11 @@ from mien.shell.lock import exclusive
 from tests.helpers import ROOT
 from tests.mien.log.test_merkle import Tree
 from tests.mien.log.test_witnesses import LOGS, OTHER_LOG, note_of, request, signer
+
+
+def add_checkpoint(*args: Any, **options: Any) -> bytes | int:
+    """Ask as a coordinator does."""
+    return asyncio.run(witness_client.add_checkpoint(*args, **options))
 
 
 @contextlib.contextmanager
@@ -181,3 +188,47 @@ def test_a_witness_s_own_key_is_no_log(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, ConfigError)
     assert not (tmp_path / "w").exists()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"P", b"POST /add-checkpoint HTTP/1.1\r\nHost: x", b"POST /add-checkpoint HTTP/1.1\r\nHost: x\r\n"
+     b"Content-Length: 100\r\n\r\nold 0"],
+    ids=["nothing", "head", "body"],
+)  # fmt: skip
+def test_who_never_finishes_a_request_is_cut_off(begin: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    monkeypatch.setattr("coordinator.registrar.public_witness._LIMITS", HttpLimits(8, 4, request_s=0.5))
+
+    async def story() -> None:
+        async with running(WitnessHome(tmp_path), "127.0.0.1:0", Clock()) as url:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            writer.write(begin)
+            with contextlib.suppress(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 60)
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_one_address_s_connections_take_no_other_s_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made(tmp_path)
+    monkeypatch.setattr("coordinator.registrar.public_witness._LIMITS", HttpLimits(8, 4, request_s=60.0))
+
+    async def story() -> None:
+        async with running(WitnessHome(tmp_path), "127.0.0.1:0", Clock()) as url:
+            host, port = "127.0.0.1", int(url.rpartition(":")[2])
+            lines = [await asyncio.open_connection(host, port) for _ in range(20)]
+            for _, writer in lines:
+                writer.write(b"POST /add-checkpoint HTTP/1.1\r\n")
+            ended = [asyncio.create_task(reader.read()) for reader, _ in lines]
+            while sum(each.done() for each in ended) < 16:  # four stay
+                await asyncio.wait([each for each in ended if not each.done()], return_when=asyncio.FIRST_COMPLETED)
+            witness = WitnessAddress(WitnessHome(tmp_path).make(), url)
+            assert isinstance(await witness_client.add_checkpoint(witness, request(0, 5), timeout_s=60.0), bytes)
+            for each in ended:
+                each.cancel()
+            for _, writer in lines:
+                writer.close()
+
+    asyncio.run(story())

@@ -44,6 +44,7 @@ class FurtherWitness:
     signer: NoteSigner
     last: Checkpoint | None = None
     is_away: bool = False
+    says_nothing: asyncio.Event | None = None
     asked: int = 0
 
     def answer(self, request: AddCheckpoint) -> bytes | int:
@@ -57,6 +58,15 @@ class FurtherWitness:
         return cosigned(self.signer, request, int(NOW.timestamp()))
 
 
+class SetClock(Clock):
+    """A clock that is put on by hand."""
+
+    monotonic = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.monotonic
+
+
 @dataclass
 class Bench:
     """A log in a real database, and a real witness without a network between them."""
@@ -66,6 +76,7 @@ class Bench:
     witness: Witness
     is_away: bool = False
     calls: int = 0
+    clock: SetClock = field(default_factory=lambda: SetClock())
     further: dict[str, FurtherWitness] = field(default_factory=dict)
 
     async def ask(self, request: registrar_pb2.CosignRequest) -> registrar_pb2.CosignReply:
@@ -77,11 +88,18 @@ class Bench:
         return registrar_pb2.CosignReply(cosigned=cosigned.note, size=cosigned.size)
 
     def keeper(self) -> LogKeeper:
-        def ask(witness: WitnessAddress, asked: AddCheckpoint) -> bytes | int:
-            return self.further[witness.key.name].answer(asked)
+        async def ask(witness: WitnessAddress, asked: AddCheckpoint) -> bytes | int:
+            further = self.further[witness.key.name]
+            if further.says_nothing is not None:
+                await further.says_nothing.wait()
+            return further.answer(asked)
 
         addresses = [WitnessAddress(each.signer.key, "https://x") for each in self.further.values()]
-        return LogKeeper(self.store, self.thread, COORDINATOR, Clock(), self.ask, addresses, ask)
+        return LogKeeper(self.store, self.thread, COORDINATOR, self.clock, self.ask, addresses, ask)
+
+    def cosigners(self) -> set[str]:
+        """Return the further witnesses that signed the newest checkpoint that was kept."""
+        return signers_of(self.store.round_log(round_log.read_head).cosigned)
 
     def append(self, *entries: LogEntry) -> None:
         self.store.round_log(lambda db: round_log.append(db, 1, entries))
@@ -207,7 +225,7 @@ def test_further_witnesses_cosign_what_the_registrar_did(bench: Bench) -> None:
     asyncio.run(story())
 
 
-def test_a_witness_that_is_away_holds_nobody_up_and_its_cosignature_follows(bench: Bench) -> None:
+def test_a_witness_that_is_away_is_waited_for_once_and_its_cosignature_follows(bench: Bench) -> None:
     async def story() -> None:
         bench.further = two_witnesses()
         away, there = bench.further.values()
@@ -215,10 +233,63 @@ def test_a_witness_that_is_away_holds_nobody_up_and_its_cosignature_follows(benc
         bench.append(numbered(1))
         keeper = bench.keeper()
         assert not await keeper.cosign(bench.ask)
-        assert signers_of(bench.store.round_log(round_log.read_head).cosigned) == {there.signer.key.name}
-        away.is_away, there.is_away = False, True
-        assert not await keeper.cosign(bench.ask)  # the entries are the same: what was signed before stays
-        assert signers_of(bench.store.round_log(round_log.read_head).cosigned) == set(bench.further)
+        assert bench.cosigners() == {there.signer.key.name}
+        away.says_nothing = asyncio.Event()  # from now on whoever waits for it waits for good
+        for number in range(2, 6):
+            bench.append(numbered(number))
+            bench.clock.monotonic += 20.0
+            assert not await keeper.cosign(bench.ask)
+            assert bench.cosigners() == {there.signer.key.name}
+        assert away.asked == 1, "one call at a time, which still runs"
+        away.is_away = False
+        count = keeper._wanted.count
+        away.says_nothing.set()
+        await keeper._wanted.after(count, 60.0)
+        assert not await keeper.cosign(bench.ask)
+        assert bench.cosigners() == set(bench.further)
+
+    asyncio.run(story())
+
+
+def test_a_witness_that_stays_away_is_asked_less_and_less_often(bench: Bench) -> None:
+    async def story() -> None:
+        bench.further = two_witnesses()
+        away, there = bench.further.values()
+        away.is_away = True
+        keeper = bench.keeper()
+        for number in range(60):
+            bench.append(numbered(number))
+            bench.clock.monotonic += 1.0
+            assert not await keeper.cosign(bench.ask)
+            await asyncio.sleep(0)  # the call beside ends
+        assert 60 / 15 <= away.asked <= 12
+        assert there.asked >= 60
+        away.is_away = False
+        while len(bench.cosigners()) < 2:
+            bench.clock.monotonic += 15.0
+            count = keeper._wanted.count
+            assert not await keeper.cosign(bench.ask)
+            await keeper._wanted.after(count, 0.05)
+
+    asyncio.run(story())
+
+
+def test_a_call_beside_ends_with_the_keeper(bench: Bench) -> None:
+    async def story() -> None:
+        bench.further = two_witnesses()
+        away, _ = bench.further.values()
+        away.is_away = True
+        bench.append(numbered(1))
+        keeper = bench.keeper()
+        assert not await keeper.cosign(bench.ask)
+        away.says_nothing = asyncio.Event()
+        bench.clock.monotonic += 20.0
+        running = asyncio.create_task(keeper.run(60.0))
+        while keeper._silent[away.signer.key.name].call is None:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait({running})
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(story())
 
