@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from device_sdk.runtimes.feature_cache import FeatureCache, Features
 from device_sdk.runtimes.torch_runtime import TorchRuntime
@@ -66,6 +66,21 @@ def numbers_as_crops(count: int) -> Crops:
     return np.ascontiguousarray(numbers[..., 1:])
 
 
+class ReadyFeatures(nn.Module):
+    """The network before the adapter, whose features (N, D) are ready: they pass.
+
+    Of a picture it only says how long they would be, which is what engines ask that train many clients at once.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self._dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features as they are, and zeros (N, D) for pictures."""
+        return x if x.dim() == 2 else x.new_zeros(len(x), self._dim)
+
+
 class NumberedFeatures(FeatureCache):
     """Features by the number that a crop says; there is nothing to compute."""
 
@@ -86,7 +101,9 @@ class NumberedFeatures(FeatureCache):
 def _adapter_alone(whole: Workbench) -> Backbone:
     spec = whole.model.spec
     linear = nn.Linear(spec.input.dim, spec.input.dim)
-    backbone = Backbone(spec.backbone, spec.input, {"features": nn.Identity(), STAGE: linear}, TRAINABLE)
+    backbone = Backbone(
+        spec.backbone, spec.input, {"features": ReadyFeatures(spec.input.dim), STAGE: linear}, TRAINABLE
+    )
     tensors = whole.part.gather(whole.theta)
     with torch.no_grad():
         weight = linear.weight.numel()

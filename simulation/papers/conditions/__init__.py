@@ -22,6 +22,7 @@ import numpy as np
 
 from mien.layout import Vector
 from mien.specs import LocalSpec, TaskSpec, from_mapping
+from simulation.engines.choice import choose
 from simulation.engines.engine import run_task
 from simulation.engines.runtimes import OncePerRound
 from simulation.faces.conditions import CONDITIONS, every_second, in_condition
@@ -87,7 +88,8 @@ def _trained(
         task = replace(task, local=replace(task.local, lr=rate))
     held = public if settings.get("held") == "public" else phones  # the control: a cohort of public people, no phone
     cohort = bench.cohort({name: (name,) for name in held}, public)
-    return run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime)).state.theta
+    engine = choose("auto", OncePerRound(bench.runtime), task, bench.part).engine
+    return run_task(task, bench.part, bench.dim, bench.theta, cohort, engine).state.theta
 
 
 @functools.lru_cache(maxsize=1)

@@ -12,8 +12,10 @@ from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import Objective, TrainingJob
 from mien.methods.proxies import class_means, one_hot_rows
-from mien.specs import LocalSpec
-from simulation.faces.workbench import Workbench, open_workbench
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.engines.choice import choose
+from simulation.engines.engine import run_task
+from simulation.faces.workbench import TRAINABLE, Workbench, open_workbench
 from simulation.papers.light import numbers_as_crops, open_light_workbench
 
 LOCAL = LocalSpec(lr=0.05, epochs=2, batch_size=7, momentum=0.9, weight_decay=5e-4, flip=False)
@@ -60,6 +62,27 @@ def test_groups_of_people_are_the_whole_workbenchs(benches: tuple[Workbench, Wor
     assert whole.split(4, 1, 2) == light.split(4, 1, 2)
     assert whole.dataset_sha256 == light.dataset_sha256
     assert whole.verification(whole.theta, whole.people) == light.verification(light.theta, light.people)
+
+
+def test_an_engine_that_trains_many_clients_at_once_gives_the_same_model(
+    benches: tuple[Workbench, Workbench],
+) -> None:
+    bench = benches[1]
+    task = TaskSpec(
+        "light",
+        method="fedavg",
+        rounds=2,
+        trainable=TRAINABLE,
+        local=LocalSpec(lr=0.3, flip=False),
+        cohort=CohortSpec(size=3, min_reports=3),
+        privacy=PrivacySpec(min_cohort=3),
+    )
+    cohort = bench.cohort({name: (name,) for name in bench.people})
+    engines = [choose(name, bench.runtime, task, bench.part).engine for name in ("sequential", "auto")]
+    assert [engine.name for engine in engines] == ["sequential", "stacked"]
+    one_by_one, at_once = (run_task(task, bench.part, bench.dim, bench.theta, cohort, e).state.theta for e in engines)
+    np.testing.assert_allclose(at_once, one_by_one, atol=1e-7)
+    assert np.abs(one_by_one - bench.theta).max() > 1e-4
 
 
 def test_crops_say_their_number() -> None:
