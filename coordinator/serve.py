@@ -134,6 +134,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         )
         server, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
         log = _log_keeper(home, config, stores, clock)
+        await stores.thread.run(stores.store.log_releases)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log, revocations)
         operators = OperatorService(
             *(engine, stores, clock),

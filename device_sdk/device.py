@@ -64,13 +64,15 @@ from mien.errors import (
     RevokedError,
     StorageError,
     UnavailableError,
+    UnreachableError,
     VersionError,
 )
 from mien.log.checkpoints import NoteKey
 from mien.methods.base import Runtime
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
+from mien.protocol.ids import ModelId
 from mien.protocol.invite import Invite
-from mien.protocol.rounds import Role
+from mien.protocol.rounds import Role, Wait
 from mien.shell.clock import Clock, WallClock
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.keys import secret_bytes
@@ -457,8 +459,23 @@ class Device:
 
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         release = self._release_guard.check(client.manifest())
+        self._look_up(client, release.manifest.model_id)
         fetch_graphs(client, release.signed, self.home.graphs, self.config.runtime)
         return self._take_over(client, release, self._wanted(client, release))
+
+    def _look_up(self, client: CoordinatorClient, model_id: ModelId) -> None:
+        """Return once the log of rounds holds the release of a model that is not in use here yet.
+
+        Raises TransparencyError where it does not, UnreachableError while that cannot be said.
+        """
+        log = self._round_log()
+        if log is None or model_id == self.gallery.model_id:
+            return
+        found = log.check_release(client, model_id, self.identity.population)
+        if isinstance(found, Wait):
+            raise UnreachableError(found.reason)
+        if found:
+            self._tell(Event("uncosigned", found))
 
     @property
     def _release_guard(self) -> ReleaseGuard:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -51,12 +51,13 @@ _REFRESH_S: Final = 300.0
 
 @dataclass(frozen=True)
 class EntryProof:
-    """The proof that the log holds an entry: see `ProveRoundReply`."""
+    """The proof that the log holds an entry, which is there for a release alone: see `ProveRoundReply`."""
 
     checkpoint: str
     position: int
     inclusion: list[bytes] = field(repr=False)
     consistency: list[bytes] = field(repr=False)
+    entry: bytes = field(default=b"", repr=False)
 
 
 @dataclass
@@ -206,11 +207,26 @@ class LogKeeper:
 
         Raises NotFoundError where the log has no statement of the round.
         """
+        position = await self._log(round_log.position_of, "round", subject)
+        if position is None:
+            raise NotFoundError("the log holds no statement of this round; it began before there was a log")
+        return await self._prove(position, first_size, limit_s)
+
+    async def prove_release(self, model_id: str, population: str | None, first_size: int, limit_s: float) -> EntryProof:
+        """Return the proof of a model's newest release to a population, or to all, in the same way.
+
+        Raises NotFoundError where the log has no such release.
+        """
+        logged = await self._log(round_log.release_of, model_id, population)
+        if logged is None:
+            raise NotFoundError("the log holds no release of this model to this device's population")
+        proof = await self._prove(logged.position, first_size, limit_s)
+        return replace(proof, entry=logged.entry.data)
+
+    async def _prove(self, position: int, first_size: int, limit_s: float) -> EntryProof:
         ends = self._clock.monotonic_s() + limit_s
         while True:
-            count, (position, head) = self._cosigned.count, await self._log(_place, subject)
-            if position is None:
-                raise NotFoundError("the log holds no statement of this round; it began before there was a log")
+            count, head = self._cosigned.count, await self._log(round_log.read_head)
             if head.cosigned_size > max(position, first_size - 1):
                 return await self._proof(head.cosigned, head.cosigned_size, position, first_size)
             left_s = ends - self._clock.monotonic_s()
@@ -266,11 +282,6 @@ class LogKeeper:
 
     async def _log(self, call: Callable[..., round_log.T], *args: object) -> round_log.T:
         return await self._thread.run(self._store.round_log, lambda db: call(db, *args))
-
-
-def _place(db: sa.Connection, subject: str) -> tuple[int | None, LogHead]:
-    """Return where the statement of a round stands, and the log's head."""
-    return round_log.position_of(db, "round", subject), round_log.read_head(db)
 
 
 def _proofs(db: sa.Connection, size: int, position: int, first_size: int) -> tuple[list[bytes], list[bytes]]:

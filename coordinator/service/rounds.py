@@ -14,8 +14,8 @@ from coordinator.keys.pki import PeerIdentity
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, StageNews
 from coordinator.rounds.uploads import Uploads
 from coordinator.service.access import caller
-from coordinator.service.log_keeper import HOLD_S, LogKeeper
-from coordinator.service.messages import STEP_STAGES, check_hash, printable, round_ref, told_json
+from coordinator.service.log_keeper import HOLD_S, EntryProof, LogKeeper
+from coordinator.service.messages import STEP_STAGES, check_hash, check_id, printable, round_ref, told_json
 from coordinator.service.replies import ReplyStreams
 from coordinator.service.revocations import Revocations
 from coordinator.service.rpc import hello_reply
@@ -179,16 +179,23 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         """Return the proof that the log holds the statement of a device's round."""
         name = _name(request.round)
         await self._engine.locate(caller().device_id, name)
-        limit_s = min(_time_left_s(context), HOLD_S)
-        proof = await self._log.prove(
-            log_subject(name.task_id, name.round, name.attempt), min(request.first_size, MAX_SIZE), limit_s
-        )
+        subject = log_subject(name.task_id, name.round, name.attempt)
+        return self._shown(await self._log.prove(subject, _first_size(request), _hold_s(context)))
+
+    async def ProveRelease(self, request: rounds_pb2.ProveReleaseRequest, context: Any) -> rounds_pb2.ProveRoundReply:
+        """Return the proof that the log holds the release of a model to a device's population."""
+        model_id = check_id(request.model_id)
+        asked = (model_id, caller().population, _first_size(request), _hold_s(context))
+        return self._shown(await self._log.prove_release(*asked))
+
+    def _shown(self, proof: EntryProof) -> rounds_pb2.ProveRoundReply:
         return rounds_pb2.ProveRoundReply(
             checkpoint=proof.checkpoint,
             log_key=self._log.public_key,
             position=proof.position,
             inclusion=proof.inclusion,
             consistency=proof.consistency,
+            entry=proof.entry,
         )
 
     async def DownloadRevocations(
@@ -245,6 +252,15 @@ def _time_left_s(context: Any) -> float:
     """Return how long a call may be held before its caller gives up."""
     left_s = context.time_remaining()
     return _DEFAULT_LIMIT_S if left_s is None else max(left_s - max(_MARGIN_S, 0.1 * left_s), 0.0)
+
+
+def _hold_s(context: Any) -> float:
+    """Return how long a question about the log may be held for the registrar's cosignature."""
+    return min(_time_left_s(context), HOLD_S)
+
+
+def _first_size(request: rounds_pb2.ProveRoundRequest | rounds_pb2.ProveReleaseRequest) -> int:
+    return min(request.first_size, MAX_SIZE)
 
 
 def _wait(told: Wait) -> rounds_pb2.Wait:

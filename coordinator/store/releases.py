@@ -86,6 +86,17 @@ class ReleaseStore(RecordStore):
         entry = release_entry(release.model_id, release.population, release.share)
         round_log.append(db, release.released_ms, [entry])
 
+    def log_releases(self) -> None:
+        """Enter releases in force that the public log lacks, for phones look a release up before they use it.
+
+        They were made before there was such a log. Nothing happens where all are there.
+        """
+        with self._transaction() as db:
+            round_log.read_head(db, for_update=True)  # another replica may be about to do the same
+            for _, release, _ in in_force_everywhere(history_of(db)):
+                if round_log.release_of(db, release.model_id, release.population) is None:
+                    self._log_release(db, dataclasses.replace(release, released_ms=self._clock.now_ms()))
+
     def _release_candidate(
         self, db: sa.Connection, candidate: CandidateRecord, population: PopulationId, share: float
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -131,11 +131,21 @@ def position_of(db: sa.Connection, kind: str, subject: str) -> int | None:
     return db.scalar(wanted.where(LOG_ENTRIES.c.kind == kind, LOG_ENTRIES.c.subject == subject))
 
 
+def release_of(db: sa.Connection, model_id: str, population: str | None) -> LoggedEntry | None:
+    """Return the newest release of a model to a population, or to all; None where the log has none."""
+    wanted = sa.select(LOG_ENTRIES).where(LOG_ENTRIES.c.kind == "release", LOG_ENTRIES.c.subject == model_id)
+    rows = db.execute(wanted.order_by(LOG_ENTRIES.c.position.desc()))
+    return next((each for each in map(_logged, rows) if each.entry.releases(model_id, population)), None)
+
+
 def read(db: sa.Connection, first: int, limit: int = _AT_ONCE) -> list[LoggedEntry]:
     """Return up to `limit` entries from position `first` on."""
     wanted = sa.select(LOG_ENTRIES).where(LOG_ENTRIES.c.position >= first).order_by(LOG_ENTRIES.c.position)
-    rows = db.execute(wanted.limit(limit))
-    return [LoggedEntry(row.position, row.at_ms, LogEntry(row.kind, row.subject, row.entry)) for row in rows]
+    return [_logged(row) for row in db.execute(wanted.limit(limit))]
+
+
+def _logged(row: sa.Row[Any]) -> LoggedEntry:
+    return LoggedEntry(row.position, row.at_ms, LogEntry(row.kind, row.subject, row.entry))
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The phone's look at the log of rounds: it trains only on a statement that the log holds for everybody to see.
 
-A round's statement has to be in the coordinator's log, under a checkpoint that goes on from the last one that this
+A round's statement has to be in the coordinator's log, and a model's release before the model comes into use here. Both
+are looked up under a checkpoint that goes on from the last one that this
 phone saw and that the registrar cosigned. The registrar's key came with joining; the log's key is named by the very
 checkpoint that the registrar cosigned. So a coordinator that shows this phone another history than others shows it to
 the registrar as well, or does without the cosignature.
@@ -17,19 +18,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
-from device_sdk.server.client import CoordinatorClient, RoundProof
+from device_sdk.server.client import CoordinatorClient, LogProof
 from device_sdk.server.identity import KEY_LABEL
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import bind, seal, unseal
-from mien.errors import ConfigError, CorruptDataError, NotFoundError, TransparencyError, VersionError
+from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError, TransparencyError, VersionError
 from mien.log.checkpoints import Checkpoint, Note, NoteKey, log_key
-from mien.log.entries import LogEntry
+from mien.log.entries import LogEntry, release_sought
 from mien.log.merkle import EMPTY_ROOT, check_consistency, check_inclusion, leaf_hash
 from mien.log.witnesses import Quorum
 from mien.protocol.canonical import parse_json, to_canonical_json
+from mien.protocol.ids import ModelId, PopulationId
 from mien.protocol.rounds import RoundRef, Wait
 from mien.records import from_mapping, to_mapping
 from mien.shell.clock import Clock
@@ -41,11 +44,6 @@ GRACE_S: Final = 3600
 MAX_EVIDENCE: Final = 20
 """Most lies of which a phone keeps the evidence."""
 
-_UNCOSIGNED: Final = Wait(
-    5.0,
-    "the registrar has not cosigned the log of rounds with this round yet; the operator sees that the coordinator "
-    "has a registrar_address and that the registrar runs",
-)
 _CONTEXT: Final = bind("mien/round-log/1")
 _MAX_BYTES: Final = 64 * 1024
 _WHAT: Final = "what this phone saw last of the log of rounds"
@@ -163,28 +161,48 @@ class RoundLog:
         That is while the registrar's cosignature is missing, or those of too many further witnesses. Raises
         TransparencyError for a fork or a statement that is not there, with the evidence kept.
         """
+        sought = _Sought("round", str(ref), entry, "nothing was trained")
+        try:
+            return self._found(sought, partial(client.prove_round, ref))
+        except VersionError as error:
+            raise self._unshown(sought, error) from error
+
+    def check_release(self, client: CoordinatorClient, model_id: ModelId, population: PopulationId) -> str | Wait:
+        """Return the same of a model's release to a population, or to all, which the coordinator shows.
+
+        Raises VersionError besides, for a coordinator that is too old to show any: it need not lie.
+        """
+        entry = release_sought(model_id, population)
+        sought = _Sought("release", f"release of {model_id}", entry, "the model that is here stays in use")
+        try:
+            return self._found(sought, partial(client.prove_release, model_id))
+        except VersionError as error:
+            raise VersionError(
+                f"the coordinator does not show that the log of rounds holds this release ({error.message}); "
+                f"{sought.kept}, and the operator upgrades the coordinator first"
+            ) from error
+
+    def _found(self, sought: _Sought, prove: Callable[[int], LogProof]) -> str | Wait:
         last = self.memory.last()
-        first = 0 if last is None else last.checkpoint.size
         try:
-            unverified = client.prove_round(ref, first)
-        except (NotFoundError, VersionError) as error:
-            why = f"the coordinator does not show that the log of rounds holds this one ({error.message})"
-            raise self._accused(why, None, ref, entry, last) from error
+            unverified = prove(0 if last is None else last.checkpoint.size)
+        except NotFoundError as error:
+            raise self._unshown(sought, error) from error
         try:
-            seen = self._checked(unverified, entry, last)
+            seen = self._checked(unverified, sought.logged(unverified), last)
             if missing := self.further.missing(Note.parse(seen.note)):
-                return _lacking(missing, self.further)
+                return _lacking(missing, self.further, sought.what)
             if not seen.cosigned_unix_s:
                 if last is None or self.clock.now() - last.cosigned_unix_s > GRACE_S or self.registrar_answers():
-                    return _UNCOSIGNED
+                    return _uncosigned(sought.what)
                 seen = replace(seen, cosigned_unix_s=last.cosigned_unix_s)
         except TransparencyError as error:
-            raise self._accused(error.message, unverified, ref, entry, last) from error
+            raise self._accused(error.message, unverified, sought, last) from error
         if seen.note != (last and last.note):
             self.memory.keep(seen)
         return self._said_of_age(seen)
 
-    def _checked(self, unverified: RoundProof, entry: LogEntry, last: LastSeen | None) -> LastSeen:
+    def _checked(self, unverified: LogProof, entry: LogEntry, last: LastSeen | None) -> LastSeen:
         """Return what is to be remembered of a proof that holds; cosigned at 0 where the cosignature is missing."""
         note = Note.parse(unverified.checkpoint)
         checkpoint = Checkpoint.parse(note.text)
@@ -196,26 +214,30 @@ class RoundLog:
         leaf = leaf_hash(entry.data)
         check_inclusion(leaf, unverified.position, checkpoint.size, unverified.inclusion, checkpoint.root)
         seen = LastSeen(str(note), unverified.log_key.hex(), 0)
-        if any(each.name == self.witness.name for each in note.unverified_signatures):
+        if note.is_said_to_be_signed_by(self.witness):
             return replace(seen, cosigned_unix_s=note.check(self.witness))
         return seen
 
     def _said_of_age(self, seen: LastSeen) -> str:
-        if any(each.name == self.witness.name for each in Note.parse(seen.note).unverified_signatures):
+        if Note.parse(seen.note).is_said_to_be_signed_by(self.witness):
             return ""
         minutes = max(self.clock.now() - seen.cosigned_unix_s, 0) / 60
         return f"The registrar is away: for {minutes:.0f} min the coordinator alone has signed the log of rounds."
 
+    def _unshown(self, sought: _Sought, error: MienError) -> TransparencyError:
+        why = f"the coordinator does not show that the log of rounds holds this {sought.what} ({error.message})"
+        return self._accused(why, None, sought, self.memory.last())
+
     def _accused(
-        self, why: str, unverified: RoundProof | None, ref: RoundRef, entry: LogEntry, last: LastSeen | None
+        self, why: str, unverified: LogProof | None, sought: _Sought, last: LastSeen | None
     ) -> TransparencyError:
         """Return the error of a lie, once all that somebody else needs to judge it is kept: hashes and signatures."""
         evidence: dict[str, object] = {
             "format": 1,
             "why": why,
             "at_unix_s": int(self.clock.now()),
-            "round": str(ref),
-            "statement": entry.data.decode(),
+            "round": sought.name,
+            "statement": sought.entry.data.decode(),
             "witness_key": str(self.witness),
             "further_witnesses": [str(key) for key in self.further.keys],
             "seen": None if last is None else to_mapping(last),
@@ -226,16 +248,47 @@ class RoundLog:
                 "position": unverified.position,
                 "inclusion": [each.hex() for each in unverified.inclusion],
                 "consistency": [each.hex() for each in unverified.consistency],
+                "entry": unverified.entry.hex(),
             },
         }
         where = self.memory.accuse(evidence)
-        return TransparencyError(f"{why}; nothing was trained, and the evidence is kept in {where} for you to hand on")
+        return TransparencyError(f"{why}; {sought.kept}, and the evidence is kept in {where} for you to hand on")
 
 
-def _lacking(missing: int, further: Quorum) -> Wait:
+@dataclass(frozen=True)
+class _Sought:
+    """What the log has to hold: `entry`, the statement of a round, or a release by its model and population.
+
+    `what` it is and what it is kept as (`name`) stand in sentences and evidence, `kept` says what becomes of a refusal.
+    """
+
+    what: Literal["round", "release"]
+    name: str
+    entry: LogEntry
+    kept: str
+
+    def logged(self, unverified: LogProof) -> LogEntry:
+        """Return the entry whose inclusion counts: a release's as it is shown, which says for how many it was."""
+        if self.what == "round":
+            return self.entry
+        shown, told = LogEntry.read(unverified.entry), self.entry.told
+        if not shown.releases(told["model_id"], told["population"]):
+            raise TransparencyError("the coordinator shows the entry of another release")
+        return shown
+
+
+def _uncosigned(what: str) -> Wait:
+    return Wait(
+        5.0,
+        f"the registrar has not cosigned the log of rounds with this {what} yet; the operator sees that the "
+        "coordinator has a registrar_address and that the registrar runs",
+    )
+
+
+def _lacking(missing: int, further: Quorum, what: str) -> Wait:
     names = ", ".join(key.name for key in further.keys)
     return Wait(
         5.0,
         f"{missing} of the {further.needed} further witnesses that this phone asks for have not cosigned the log of "
-        f"rounds with this round; the operator sees that the coordinator asks them ({names}) and that they run",
+        f"rounds with this {what}; the operator sees that the coordinator asks them ({names}) and that they run",
     )

@@ -96,11 +96,11 @@ class StageEvent:
 
 
 @dataclass(frozen=True)
-class RoundProof:
+class LogProof:
     """What the coordinator shows of the log of rounds (`mien.log`), all of it unverified: `rounds.round_log` checks it.
 
-    `checkpoint` is a signed note by `log_key`; `inclusion` leads from the statement at `position` to its root,
-    `consistency` from the log that this device saw before.
+    `checkpoint` is a signed note by `log_key`; `inclusion` leads from the entry at `position` to its root,
+    `consistency` from the log that this device saw before. `entry` is there for a release alone.
     """
 
     checkpoint: str
@@ -108,6 +108,7 @@ class RoundProof:
     position: int
     inclusion: tuple[bytes, ...] = field(repr=False)
     consistency: tuple[bytes, ...] = field(repr=False)
+    entry: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -248,15 +249,18 @@ class CoordinatorClient:
         except RateLimitedError:
             return False
 
-    def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+    def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
         """Return the proof that the log of rounds holds a round; `first_size` is the size of the log seen last.
 
         The coordinator may take its time, for the registrar's cosignature.
         """
         request = rounds_pb2.ProveRoundRequest(round=round_message(ref), first_size=first_size)
-        reply = self._call(lambda: self._rounds.ProveRound(request, timeout=UNARY_S))
-        proofs = tuple(reply.inclusion), tuple(reply.consistency)
-        return RoundProof(reply.checkpoint, reply.log_key, reply.position, *proofs)
+        return _proof(self._call(lambda: self._rounds.ProveRound(request, timeout=UNARY_S)))
+
+    def prove_release(self, model_id: ModelId, first_size: int) -> LogProof:
+        """Return the proof that the log holds a model's release to this device's population, as `prove_round` does."""
+        request = rounds_pb2.ProveReleaseRequest(model_id=model_id, first_size=first_size)
+        return _proof(self._call(lambda: self._rounds.ProveRelease(request, timeout=UNARY_S)))
 
     def revocations(self) -> bytes:
         """Return the registrar's list of revoked certificates (DER), unverified (`mien.protocol.revocations`)."""
@@ -490,6 +494,11 @@ class CoordinatorClient:
         except (CertificateError, FingerprintError, UnreachableError) as cause:
             return cause
         return error
+
+
+def _proof(reply: rounds_pb2.ProveRoundReply) -> LogProof:
+    proofs = tuple(reply.inclusion), tuple(reply.consistency)
+    return LogProof(reply.checkpoint, reply.log_key, reply.position, *proofs, reply.entry)
 
 
 def _wait(message: rounds_pb2.Wait) -> Wait:

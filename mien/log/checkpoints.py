@@ -140,6 +140,10 @@ class Note:
                 return _checked(self.text, each.raw[_ID_BYTES:], key)
         raise TransparencyError(f"the checkpoint is not signed by {key.name}")
 
+    def is_said_to_be_signed_by(self, key: NoteKey) -> bool:
+        """Return whether a signature bears a key's name; nobody has checked it."""
+        return any(each.name == key.name for each in self.unverified_signatures)
+
     def with_signatures(self, *more: Signature) -> Self:
         """Return the note with further signatures, each in place of an earlier one of that name and key."""
         new = {(each.name, each.raw[:_ID_BYTES]) for each in more}

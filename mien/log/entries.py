@@ -44,6 +44,11 @@ class LogEntry:
         told: dict[str, Any] = json.loads(self.data)
         return told
 
+    def releases(self, model_id: str, population: str | None) -> bool:
+        """Return whether this is a release of a model to a population, or to all."""
+        told = self.told if self.kind == "release" else {}
+        return told.get("model_id") == model_id and told.get("population", "") in (None, population)
+
     @classmethod
     def read(cls, data: bytes) -> Self:
         """Return the entry in a log's bytes; raises TransparencyError for what this program would not have written."""
@@ -137,6 +142,11 @@ def certificate_sha256(der: bytes) -> str:
 def release_entry(model_id: str, population: str | None, share: float) -> LogEntry:
     """Return the entry of a model that was put in force, for a population (None: for all) or a share of its phones."""
     return _entry("release", model_id, model_id=model_id, population=population, share=share)
+
+
+def release_sought(model_id: str, population: str) -> LogEntry:
+    """Return what a phone looks for: a release to its population, of whatever share, which is no entry of a log yet."""
+    return _entry("release", model_id, model_id=model_id, population=population)
 
 
 def _entry(kind: str, subject: str, **told: object) -> LogEntry:

@@ -7,6 +7,7 @@ models: a statement may name the one that its task began with, or one that an ea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,7 @@ class _Reading:
     rounds: set[str] = field(default_factory=set)
     results: set[str] = field(default_factory=set)
     statements: set[bytes] = field(default_factory=set)
+    releases: list[LogEntry] = field(default_factory=list)
     models: _Models = field(default_factory=_Models)
     counts: dict[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
@@ -115,6 +117,8 @@ class _Reading:
                 self.faults.append(f"entry {position}: a second statement of round {entry.subject}")
             self.rounds.add(entry.subject)
             self.statements.add(data)
+        if entry.kind == "release":
+            self.releases.append(entry)
         if entry.kind == "roster" and entry.subject not in self.rounds:
             self.faults.append(f"entry {position}: an unlogged round, whose roster is there without a statement before")
         if entry.kind == "result":
@@ -125,6 +129,18 @@ class _Reading:
             self.results.add(entry.subject)
         if entry.kind in ("task", "round", "result", "release") and (fault := self.models.heed(entry)):
             self.faults.append(f"entry {position}: {fault}")
+
+    def lacks(self, piece: Mapping[str, Any]) -> str:
+        """Return the fault of what a phone kept where the log lacks what it was told, in words; else nothing."""
+        data, of = str(piece.get("statement", "")).encode(), piece.get("round")
+        with suppress(TransparencyError):
+            entry = LogEntry.read(data)
+            if entry.kind == "release":
+                whose = entry.subject, entry.told.get("population")
+                there = any(each.releases(*whose) for each in self.releases)
+                return "" if there else f"an unlogged release: a phone was to use a model by it ({of})"
+        there = data in self.statements
+        return "" if there else f"an unlogged round: a phone was to train on a statement that is not there ({of})"
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -177,11 +193,7 @@ def examine(
             faults.append(f"a log of {checkpoint.size} entries was signed, and {size} are shown: it was cut, or forked")
         elif root != checkpoint.root:
             faults.append(f"a forked log: another history of {checkpoint.size} entries was signed than is shown")
-    faults += [
-        f"an unlogged round: a phone was to train on a statement that is not there ({each.get('round')})"
-        for each in kept
-        if str(each.get("statement", "")).encode() not in reading.statements
-    ]
+    faults += [fault for each in kept if (fault := reading.lacks(each))]
     cosigned = 0
     if witness is not None:
         try:

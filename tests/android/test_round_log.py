@@ -12,9 +12,11 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pytest
 from cryptography import x509
 
@@ -122,6 +124,13 @@ def all_of(phones: list[JvmDevice]) -> list[dict[str, Any]]:
         return list(pool.map(take_part, phones))
 
 
+def another_model(number: int) -> Model:
+    """Return a model of the same layout whose last number is another."""
+    theta = TINY.theta.copy()
+    theta[-1] += np.float32(1e-3 * number)
+    return replace(MODEL, model_id=model_id(TINY.layout.sha256, theta), theta=theta)
+
+
 def cancel(story: Story, task_id: str) -> None:
     async def cancelled() -> None:
         async with story.fleet.coordinator.operator() as operator:
@@ -164,7 +173,7 @@ def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Stor
             assert now["log_entries"] == was["log_entries"], "what was refused is not remembered"
             assert now["num_private_sums"] == 1
             _, (unheard, forked) = now["pending"], now["lies"]
-            assert "does not show that the log of rounds holds this one" in unheard
+            assert "does not show that the log of rounds holds this round" in unheard
             assert f"do not begin with the {was['log_entries']} that it showed before" in forked
             assert [entry["code"] for entry in now["journal"]].count("transparency") == 2, "each lie once"
         cancel(story, two_rounds)
@@ -200,7 +209,20 @@ def test_a_lie_is_refused_before_training_and_an_honest_round_trains(story: Stor
         assert all("shares" not in each["words"] for each in others)
         cancel(story, among_them)
         assert [phone.do("status")["num_private_sums"] for phone in phones] == [1] * 3
-        # 8. Its owner may begin anew.
+        # 8. A signed release that the log does not hold comes into use on no phone, and one that it holds does.
+        in_use = phones[1].do("status")["model_id"]
+        tell(lie, unlogged_release=True)
+        story.release(another_model(1))
+        code, why = phones[1].refused("update")
+        assert code == "transparency"
+        assert "does not show that the log of rounds holds this release" in why
+        status = phones[1].do("status")
+        assert (status["model_id"], len(status["lies"])) == (in_use, 3)
+        lie.unlink()
+        story.release(another_model(2))
+        assert phones[1].do("update")["changed"]
+        assert phones[1].do("status")["model_id"] == another_model(2).model_id
+        # 9. The owner of the phone that was revoked may begin anew.
         phones[0].do("log")
         status = phones[0].do("status")
         assert (status["lies"], status["log_entries"]) == ([], 0)

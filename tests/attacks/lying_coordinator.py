@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from sqlalchemy import Connection
 
 from coordinator.commands import cli
 from coordinator.keys.pki import Role as Peer
@@ -22,25 +23,33 @@ from coordinator.service.log_keeper import EntryProof, LogKeeper
 from coordinator.service.models import ModelsService
 from coordinator.service.revocations import Revocations
 from coordinator.store import round_log
+from coordinator.store.releases import ReleaseStore
 from mien.contribution import Arrays
 from mien.log.checkpoints import Checkpoint, Note
 from mien.log.entries import LogEntry
 from mien.log.merkle import leaf_hash, node_hash
 from mien.protocol.canonical import to_canonical_json
 from mien.protocol.v1 import models_pb2
-from mien.rounds.records import RoundChange
+from mien.rounds.records import ReleaseRecord, RoundChange
 
 LIE = Path(os.environ["MIEN_LIE"])
 NOTHING = {"mean": 1e12, "scale": 1e12}
 """A face input in which every picture is -1 everywhere: what is trained on it is nothing."""
 
 tell_manifest, tell_reply = ModelsService.GetManifest, Side.reply_to
-tell_proof, tell_entries, check_revoked = LogKeeper.prove, Attempt.entries, Revocations.check
+tell_proof, tell_entries, check_revoked = LogKeeper._prove, Attempt.entries, Revocations.check
+log_release = ReleaseStore._log_release
+
+
+def told_now() -> dict[str, Any]:
+    """Return the lie as it is now; empty while the coordinator is honest."""
+    told: dict[str, Any] = json.loads(LIE.read_text()) if LIE.exists() else {}
+    return told
 
 
 def lie_to(device_id: str) -> dict[str, Any]:
     """Return the lie that a device is told; empty for the truth."""
-    lie: dict[str, Any] = json.loads(LIE.read_text()) if LIE.exists() else {}
+    lie = told_now()
     return {} if not lie or device_id == lie["victim"] else lie
 
 
@@ -64,9 +73,9 @@ async def lying_reply(self: Side, device_id: str) -> Arrays:
     return {**reply, "class_embedding": np.ones(128, np.float32)} if lie_to(device_id).get("reply") else reply
 
 
-async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: float) -> EntryProof:
+async def lying_proof(self: LogKeeper, position: int, first_size: int, limit_s: float) -> EntryProof:
     """Return a proof under another history of the log, signed by the log's own key."""
-    proof = await tell_proof(self, subject, first_size, limit_s)
+    proof = await tell_proof(self, position, first_size, limit_s)
     if not lie_to(caller().id).get("fork"):
         return proof
     (logged,) = await self._log(round_log.read, proof.position, 1)
@@ -77,20 +86,25 @@ async def lying_proof(self: LogKeeper, subject: str, first_size: int, limit_s: f
 
 async def lying_entries(self: Attempt, change: RoundChange) -> tuple[LogEntry, ...]:
     """Return nothing for the log to hold."""
-    told = json.loads(LIE.read_text()) if LIE.exists() else {}
-    return () if told.get("unlogged") else await tell_entries(self, change)
+    return () if told_now().get("unlogged") else await tell_entries(self, change)
+
+
+def lying_release(self: ReleaseStore, db: Connection, release: ReleaseRecord) -> None:
+    """Put a model in force, and nothing into the log."""
+    if not told_now().get("unlogged_release"):
+        log_release(self, db, release)
 
 
 def lying_check(self: Revocations, serial: int) -> None:
     """Let revoked phones in."""
-    told = json.loads(LIE.read_text()) if LIE.exists() else {}
-    if not told.get("admits_revoked"):
+    if not told_now().get("admits_revoked"):
         check_revoked(self, serial)
 
 
 if __name__ == "__main__":
     Revocations.check = lying_check  # type: ignore[method-assign]
-    LogKeeper.prove = lying_proof  # type: ignore[method-assign]
+    LogKeeper._prove = lying_proof  # type: ignore[method-assign]
+    ReleaseStore._log_release = lying_release  # type: ignore[method-assign]
     Attempt.entries = lying_entries  # type: ignore[method-assign]
     ModelsService.GetManifest = lying_manifest  # type: ignore[method-assign]
     Side.reply_to = lying_reply  # type: ignore[method-assign]

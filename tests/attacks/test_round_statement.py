@@ -21,10 +21,11 @@ import pytest
 from device_sdk.device import Device
 from device_sdk.models.models import Model
 from device_sdk.rounds.participate import Counted, NotCounted, RoundOutcome
-from mien.errors import MienError
+from mien.errors import MienError, TransparencyError
 from mien.layout import model_id
 from mien.log.checkpoints import Note, log_key
 from mien.protocol.canonical import model_to_json
+from mien.protocol.ids import ModelId
 from mien.protocol.revocations import RevocationList
 from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
@@ -68,15 +69,15 @@ class Site:
         """The id of the phone that is told the truth."""
         return str(self.phones[0].status().device_id)
 
-    def model(self) -> Model:
-        """Return a model that no phone has seen, with public faces."""
+    def model(self, faces: int | None = None) -> Model:
+        """Return a model that no phone has seen, with public faces: its own, or of a number."""
         base, number = small_model(), next(self.numbers)
         theta = base.theta.copy()
         theta[-1] += np.float32(1e-3 * number)
         folder = self.fleet.folder
         theta_path, shard = folder / f"{number}.f32", folder / f"{number}.shard"
         theta_path.write_bytes(np.ascontiguousarray(theta, "<f4").tobytes())
-        shard.write_bytes(shard_of(number).to_bytes())
+        shard.write_bytes(shard_of(number if faces is None else faces).to_bytes())
 
         async def story() -> None:
             async with self.fleet.coordinator.operator() as operator:
@@ -91,10 +92,17 @@ class Site:
             self.lie.unlink(missing_ok=True)
         else:
             self.lie.write_text(json.dumps({"victim": self.victim, "model_id": model.model_id, **lie}))
+        task_id = self.submit(model, rounds=1)
+        outcomes = self.take_part()
+        assert self.end(task_id) == sum(isinstance(outcome, Counted) for outcome in outcomes) // NUM_PHONES
+        return outcomes
+
+    def submit(self, model: Model, rounds: int) -> str:
+        """Submit a task over a model, and return its id."""
         task = TaskSpec(
             f"t{next(self.numbers)}",
             method="fedavg",
-            rounds=1,
+            rounds=rounds,
             population=POPULATION,
             model_id=model.model_id,
             cohort=CohortSpec(size=NUM_PHONES, min_reports=NUM_PHONES),
@@ -103,9 +111,15 @@ class Site:
             options={"margin": 1.0},
             privacy=PrivacySpec(min_cohort=NUM_PHONES),
         )
-        task_id = self.fleet.submit(task)
+        return self.fleet.submit(task)
+
+    def take_part(self) -> list[RoundOutcome | MienError]:
+        """Return what each phone makes of a round."""
         with ThreadPoolExecutor(NUM_PHONES) as pool:
-            outcomes = list(pool.map(self._take_part, range(NUM_PHONES)))
+            return list(pool.map(self._take_part, range(NUM_PHONES)))
+
+    def end(self, task_id: str) -> int:
+        """Return how many rounds a task closed; one that closed none is cancelled."""
 
         async def story() -> int:
             async with self.fleet.coordinator.operator() as operator:
@@ -114,9 +128,19 @@ class Site:
                     await operator.cancel(task_id)
                 return closed
 
-        closed = self.fleet.loop.run(story())
-        assert closed == sum(isinstance(outcome, Counted) for outcome in outcomes) // NUM_PHONES
-        return outcomes
+        return self.fleet.loop.run(story())
+
+    def release(self, lie: dict[str, Any]) -> ModelId:
+        """Release a model that no phone has seen to all while the coordinator lies, and return its id."""
+        released = self.model().model_id
+        self.lie.write_text(json.dumps({"victim": "nobody", "model_id": "none", **lie}))
+
+        async def story() -> None:
+            async with self.fleet.coordinator.operator() as operator:
+                await operator.release(released)
+
+        self.fleet.loop.run(story())
+        return released
 
     def exported(self) -> str:
         """Return the folder into which the operator wrote the log, as it is now."""
@@ -223,6 +247,24 @@ def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
     assert found.cosigned_unix_s
     assert found.counts["certificate"] == NUM_PHONES
     assert found.counts["roster"] <= found.counts["round"]
+
+
+def test_a_model_comes_into_use_only_by_a_release_that_is_in_the_log(site: Site) -> None:
+    phone, honest = site.phones[1], site.release({})
+    assert phone.update().model_id == honest
+    num_lies = len(phone.log_files.evidence())
+    for lie, why in (({"unlogged_release": True}, "does not show that the log"), ({"fork": True}, "do not begin with")):
+        site.release(lie)
+        for _ in range(2):
+            with pytest.raises(TransparencyError, match=f"{why} .*the model that is here stays in use"):
+                phone.update()
+        assert phone.status().model_id == honest
+    assert len(phone.log_files.evidence()) == num_lies + 2
+    faults = look(site.exported(), evidence=[phone.log_files.evidence_path]).faults
+    assert any("an unlogged release" in fault for fault in faults)
+    newest = site.release({})
+    assert phone.update().model_id == newest
+    assert phone.status().model_id == newest
 
 
 def test_a_revoked_phone_that_the_coordinator_lets_in_is_masked_with_by_nobody(site: Site) -> None:

@@ -18,6 +18,7 @@ from coordinator.keys.note_keys import log_signer
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.public_witness import WitnessHome
 from device_sdk.rounds.participate import Counted, Event, Listener, Transfer
+from mien.errors import UnreachableError
 from mien.log.checkpoints import Note, NoteKey
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.testing import free_port
@@ -70,7 +71,14 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_phones_wait_for_a_further_witness_and_train_on_what_it_cosigned(site: Site) -> None:
-    phones = [site.fleet.phone(f"phone{n}", "witnessed", IDENTITIES[n], tell=site.listener(n)) for n in range(2)]
+    # 0. Without the witness a phone does not take a release over either.
+    with site.fleet.open("early") as early:
+        early.join(site.fleet.invite("witnessed"))
+        with pytest.raises(UnreachableError, match=r"1 of the 1 further witnesses .* with this release"):
+            early.update()
+    with witness_process(site.witness, site.listen):
+        phones = [site.fleet.phone(f"phone{n}", "witnessed", IDENTITIES[n], tell=site.listener(n)) for n in range(2)]
+    before = [phone.log_files.last() for phone in phones]
     assert {str(phone.identity.quorum.keys[0]) for phone in phones} == {str(site.key)}
     task = TaskSpec(
         "witnessed",
@@ -88,7 +96,7 @@ def test_phones_wait_for_a_further_witness_and_train_on_what_it_cosigned(site: S
         outcomes = [pool.submit(lambda phone: list(phone.participate(rounds=1)), phone) for phone in phones]
         # 1. The witness is away: the registrar alone has cosigned, and no phone trains.
         assert site.both_wait.wait(240)
-        assert all(phone.log_files.last() is None for phone in phones)
+        assert [phone.log_files.last() for phone in phones] == before
         # 2. It is there: the round goes on.
         with witness_process(site.witness, site.listen):
             assert [type(outcome) for each in outcomes for outcome in each.result(240)] == [Counted] * 2

@@ -237,18 +237,28 @@ class ProveRoundRequest(_message.Message):
     def __init__(self, round: _Optional[_Union[RoundRef, _Mapping]] = ..., first_size: _Optional[int] = ...) -> None: ...
 
 class ProveRoundReply(_message.Message):
-    __slots__ = ("checkpoint", "log_key", "position", "inclusion", "consistency")
+    __slots__ = ("checkpoint", "log_key", "position", "inclusion", "consistency", "entry")
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     LOG_KEY_FIELD_NUMBER: _ClassVar[int]
     POSITION_FIELD_NUMBER: _ClassVar[int]
     INCLUSION_FIELD_NUMBER: _ClassVar[int]
     CONSISTENCY_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
     checkpoint: str
     log_key: bytes
     position: int
     inclusion: _containers.RepeatedScalarFieldContainer[bytes]
     consistency: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, checkpoint: _Optional[str] = ..., log_key: _Optional[bytes] = ..., position: _Optional[int] = ..., inclusion: _Optional[_Iterable[bytes]] = ..., consistency: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    entry: bytes
+    def __init__(self, checkpoint: _Optional[str] = ..., log_key: _Optional[bytes] = ..., position: _Optional[int] = ..., inclusion: _Optional[_Iterable[bytes]] = ..., consistency: _Optional[_Iterable[bytes]] = ..., entry: _Optional[bytes] = ...) -> None: ...
+
+class ProveReleaseRequest(_message.Message):
+    __slots__ = ("model_id", "first_size")
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_SIZE_FIELD_NUMBER: _ClassVar[int]
+    model_id: str
+    first_size: int
+    def __init__(self, model_id: _Optional[str] = ..., first_size: _Optional[int] = ...) -> None: ...
 
 class DownloadRevocationsRequest(_message.Message):
     __slots__ = ()

@@ -82,6 +82,11 @@ class RoundsStub:
                 request_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
                 _registered_method=True)
+        self.ProveRelease = channel.unary_unary(
+                '/mien.v1.Rounds/ProveRelease',
+                request_serializer=mien_dot_v1_dot_rounds__pb2.ProveReleaseRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
+                _registered_method=True)
         self.DownloadRevocations = channel.unary_stream(
                 '/mien.v1.Rounds/DownloadRevocations',
                 request_serializer=mien_dot_v1_dot_rounds__pb2.DownloadRevocationsRequest.SerializeToString,
@@ -166,6 +171,13 @@ class RoundsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProveRelease(self, request, context):
+        """The same of a model's release to this device's population, or to all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DownloadRevocations(self, request, context):
         """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers.
         """
@@ -232,6 +244,11 @@ def add_RoundsServicer_to_server(servicer, server):
             'ProveRound': grpc.unary_unary_rpc_method_handler(
                     servicer.ProveRound,
                     request_deserializer=mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.SerializeToString,
+            ),
+            'ProveRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ProveRelease,
+                    request_deserializer=mien_dot_v1_dot_rounds__pb2.ProveReleaseRequest.FromString,
                     response_serializer=mien_dot_v1_dot_rounds__pb2.ProveRoundReply.SerializeToString,
             ),
             'DownloadRevocations': grpc.unary_stream_rpc_method_handler(
@@ -494,6 +511,33 @@ class Rounds:
             target,
             '/mien.v1.Rounds/ProveRound',
             mien_dot_v1_dot_rounds__pb2.ProveRoundRequest.SerializeToString,
+            mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProveRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Rounds/ProveRelease',
+            mien_dot_v1_dot_rounds__pb2.ProveReleaseRequest.SerializeToString,
             mien_dot_v1_dot_rounds__pb2.ProveRoundReply.FromString,
             options,
             channel_credentials,

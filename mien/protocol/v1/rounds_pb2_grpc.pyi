@@ -55,6 +55,8 @@ class RoundsStub:
     """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
     the registrar has not cosigned it yet.
     """
+    ProveRelease: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.ProveReleaseRequest, _rounds_pb2.ProveRoundReply]
+    """The same of a model's release to this device's population, or to all."""
     DownloadRevocations: _grpc.UnaryStreamMultiCallable[_rounds_pb2.DownloadRevocationsRequest, _common_pb2.DataChunk]
     """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers."""
     LeaveRound: _grpc.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]
@@ -87,6 +89,8 @@ class RoundsAsyncStub(RoundsStub):
     """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
     the registrar has not cosigned it yet.
     """
+    ProveRelease: _aio.UnaryUnaryMultiCallable[_rounds_pb2.ProveReleaseRequest, _rounds_pb2.ProveRoundReply]  # type: ignore[assignment]
+    """The same of a model's release to this device's population, or to all."""
     DownloadRevocations: _aio.UnaryStreamMultiCallable[_rounds_pb2.DownloadRevocationsRequest, _common_pb2.DataChunk]  # type: ignore[assignment]
     """The registrar's list of revoked certificates (X.509 CRL, DER), for devices that check their peers."""
     LeaveRound: _aio.UnaryUnaryMultiCallable[_rounds_pb2.LeaveRoundRequest, _rounds_pb2.LeaveRoundReply]  # type: ignore[assignment]
@@ -170,6 +174,14 @@ class RoundsServicer(metaclass=_abc_1.ABCMeta):
         """The proof that the public log holds the statement of a round that this device is assigned to. Held for a moment while
         the registrar has not cosigned it yet.
         """
+
+    @_abc_1.abstractmethod
+    def ProveRelease(
+        self,
+        request: _rounds_pb2.ProveReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rounds_pb2.ProveRoundReply, _abc.Awaitable[_rounds_pb2.ProveRoundReply]]:
+        """The same of a model's release to this device's population, or to all."""
 
     @_abc_1.abstractmethod
     def DownloadRevocations(

@@ -63,6 +63,35 @@ def test_a_release_is_logged_and_one_that_fails_is_not(store: Store) -> None:
     assert LogEntry.read(logged.entry.data) == logged.entry
 
 
+def test_a_release_is_found_by_whom_it_was_for(store: Store) -> None:
+    to_all, to_one, again = (release_entry("a" * 64, *whose) for whose in ((None, 1.0), ("p", 0.5), (None, 0.25)))
+    append(store, to_all, to_one, release_entry("b" * 64, "p", 1.0), again, release_entry("c" * 64, "p", 1.0))
+    for asked, position in ((("a", "p"), 3), (("a", "q"), 3), (("c", "p"), 4), (("c", "q"), None), (("d", "p"), None)):
+        found = store.round_log(lambda db, asked=asked: round_log.release_of(db, asked[0] * 64, asked[1]))
+        assert (found and found.position) == position
+
+
+def test_releases_from_before_the_log_are_entered_once(store: Store) -> None:
+    for name, population, share in (("a", None, 1.0), ("b", "p", 1.0), ("c", "q", 0.5)):
+        store.add_model(model(name), actor="alice")
+        store.release(model(name).model_id, population=population, actor="alice", share=share)
+    as_released = store.round_log(lambda db: round_log.read(db, 0))
+    store.round_log(lambda db: forget_entries(db))
+    for _ in range(2):
+        store.log_releases()
+        found = store.round_log(lambda db: round_log.read(db, 0))
+        assert {each.entry.data for each in found} == {each.entry.data for each in as_released}
+        assert len(found) == 3
+        store.round_log(round_log.verify)
+
+
+def forget_entries(db: sa.Connection) -> None:
+    """Leave a log as it was when it began."""
+    for table in (LOG_ENTRIES, LOG_NODES):
+        db.execute(sa.delete(table))
+    db.execute(sa.update(LOG_HEAD).values(size=0))
+
+
 TASK = "ab" * 16
 HASHES = dict.fromkeys(("task_sha256", "layout_sha256", "statement_sha256"), "1" * 64)
 

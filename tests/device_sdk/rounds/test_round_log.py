@@ -11,7 +11,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_sdk.rounds.round_log import GRACE_S, MAX_EVIDENCE, LogFiles, RoundLog
-from device_sdk.server.client import RoundProof
+from device_sdk.server.client import LogProof
 from device_sdk.server.identity import KEY_LABEL
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import CorruptDataError, NotFoundError, TransparencyError, VersionError
@@ -19,7 +19,7 @@ from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
 from mien.log.entries import LogEntry, round_entry
 from mien.log.merkle import consistency_proof, inclusion_proof, tree_root
 from mien.log.witnesses import Quorum
-from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
+from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import RoundRef, Wait
 from mien.shell.clock import Clock
 from tests.mien.log.test_merkle import Tree
@@ -61,7 +61,7 @@ class Coordinator:
             self.entries.append(entry)
         return self
 
-    def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+    def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
         size, position, self.asked = self.tree.size, len(self.entries) - 1, first_size
         text = Checkpoint(self.signer.key.name, size, tree_root(self.tree.node, size)).text
         note = Note(text, (self.signer.sign(text),))
@@ -70,7 +70,7 @@ class Coordinator:
         note = note.with_signatures(*(each.sign(text, int(self.clock.now())) for each in self.further))
         consistency = consistency_proof(self.tree.node, first_size, size) if first_size <= size else []
         inclusion = inclusion_proof(self.tree.node, position, size)
-        return RoundProof(str(note), self.signer.key.public, position, tuple(inclusion), tuple(consistency))
+        return LogProof(str(note), self.signer.key.public, position, tuple(inclusion), tuple(consistency))
 
 
 @dataclass
@@ -152,7 +152,7 @@ def test_a_log_that_shrank_or_is_another_is_refused(phone: Phone, coordinator: C
 
 def test_forged_signatures_are_refused(phone: Phone, coordinator: Coordinator) -> None:
     class Forging(Coordinator):
-        def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+        def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
             proof = super().prove_round(ref, first_size)
             note = Note.parse(proof.checkpoint)
             forged = SIGNER.sign(note.text + "x", 5)
@@ -221,11 +221,22 @@ def test_a_further_witness_s_forged_signature_is_refused_with_evidence(phone: Ph
 @pytest.mark.parametrize("error", [NotFoundError("no statement"), VersionError("upgrade")])
 def test_a_coordinator_that_proves_nothing_is_refused(phone: Phone, error: Exception) -> None:
     class Silent:
-        def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+        def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
             raise error
 
-    with pytest.raises(TransparencyError, match="does not show that the log of rounds holds this one"):
+    with pytest.raises(TransparencyError, match="does not show that the log of rounds holds this round"):
         phone.check(Silent(), statement(1))
+
+
+def test_a_coordinator_that_is_too_old_to_show_releases_is_no_liar(phone: Phone) -> None:
+    class Older:
+        def prove_release(self, model_id: ModelId, first_size: int) -> LogProof:
+            raise VersionError("it does not know ProveRelease")
+
+    log = RoundLog(REGISTRAR.key, phone.files, lambda: True, phone.clock)
+    with pytest.raises(VersionError, match="the model that is here stays in use, and the operator upgrades the coord"):
+        log.check_release(Older(), ModelId("b" * 64), PopulationId("mine"))  # type: ignore[arg-type]
+    assert phone.files.evidence() == []
 
 
 def test_an_owner_can_begin_anew_and_keeps_the_evidence(phone: Phone, coordinator: Coordinator) -> None:
@@ -251,7 +262,7 @@ def test_a_liar_cannot_push_the_first_evidence_out(phone: Phone, coordinator: Co
 
 def test_a_lie_of_any_length_is_kept_and_read_again(phone: Phone, coordinator: Coordinator) -> None:
     class Verbose:
-        def prove_round(self, ref: RoundRef, first_size: int) -> RoundProof:
+        def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
             proof = coordinator.prove_round(ref, first_size)
             return dataclasses.replace(proof, inclusion=proof.inclusion * 20_000)
 

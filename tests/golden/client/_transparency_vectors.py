@@ -6,15 +6,15 @@ import base64
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from device_sdk.rounds.round_log import LastSeen, RoundLog
-from device_sdk.server.client import RoundProof
+from device_sdk.server.client import CoordinatorClient, LogProof
 from mien.errors import NotFoundError, TransparencyError, VersionError
 from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteKey, NoteSigner, Signature
-from mien.log.entries import LogEntry, round_entry
+from mien.log.entries import LogEntry, release_entry, release_sought, round_entry
 from mien.log.merkle import (
     EMPTY_ROOT,
     appended,
@@ -26,7 +26,7 @@ from mien.log.merkle import (
     tree_root,
 )
 from mien.log.witnesses import Quorum
-from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
+from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, RoundNumber, TaskId
 from mien.protocol.rounds import RoundRef, Wait
 from mien.records import to_mapping
 from mien.secagg.planner import raw_task_id
@@ -262,11 +262,16 @@ class Shown:
     tree: Tree
     signer: NoteSigner = COORDINATOR
     cosigned_unix_s: int | None = NOW_S
-    spoil: Callable[[RoundProof], RoundProof] = lambda proof: proof
+    spoil: Callable[[LogProof], LogProof] = lambda proof: proof
     error: NotFoundError | VersionError | None = None
     further: tuple[NoteSigner, ...] = ()
+    entry: bytes = b""
 
-    def prove_round(self, _ref: RoundRef, first_size: int) -> RoundProof:
+    def prove_release(self, _model_id: str, first_size: int) -> LogProof:
+        """Return the proof as `CoordinatorClient.prove_release` does; `entry` is what is shown as the log's."""
+        return replace(self.prove_round(REF, first_size), entry=self.entry)
+
+    def prove_round(self, _ref: RoundRef, first_size: int) -> LogProof:
         """Return the proof as `CoordinatorClient.prove_round` does."""
         if self.error is not None:
             raise self.error
@@ -278,9 +283,10 @@ class Shown:
         note = note.with_signatures(*(each.sign(text, NOW_S - 60) for each in self.further))
         consistency = consistency_proof(self.tree.node, first_size, size) if first_size <= size else []
         inclusion = inclusion_proof(self.tree.node, size - 1, size)
-        return self.spoil(RoundProof(str(note), self.signer.key.public, size - 1, tuple(inclusion), tuple(consistency)))
+        return self.spoil(LogProof(str(note), self.signer.key.public, size - 1, tuple(inclusion), tuple(consistency)))
 
 
+RELEASED = (ModelId("b" * 64), PopulationId("mine"))
 OTHERS = tuple(statement(number=n).data for n in (100, 101, 102))
 
 
@@ -301,30 +307,30 @@ def _looks() -> list[Json]:
     further, two = (OTHER_WITNESS, THIRD_WITNESS), (OTHER_WITNESS.key, THIRD_WITNESS.key)
     by_other = Shown(longer, further=(OTHER_WITNESS,))
 
-    def forged(proof: RoundProof) -> RoundProof:
+    def forged(proof: LogProof) -> LogProof:
         note = Note.parse(proof.checkpoint)
         own = note.unverified_signatures[0]
         false = Signature(REGISTRAR.key.name, REGISTRAR.key.id + bytes(72))
         return replace(proof, checkpoint=str(Note(note.text, (own, false))))
 
-    def false(proof: RoundProof) -> RoundProof:
+    def false(proof: LogProof) -> LogProof:
         signature = Signature(OTHER_WITNESS.key.name, OTHER_WITNESS.key.id + bytes(72))
         return replace(proof, checkpoint=str(Note.parse(proof.checkpoint).with_signatures(signature)))
 
-    def next_key(proof: RoundProof) -> RoundProof:
+    def next_key(proof: LogProof) -> LogProof:
         signature = Signature(OTHER_WITNESS.key.name, STRANGER.key.id + bytes(72))
         return replace(proof, checkpoint=str(Note.parse(proof.checkpoint).with_signatures(signature)))
 
-    def moved(proof: RoundProof) -> RoundProof:
+    def moved(proof: LogProof) -> LogProof:
         return replace(proof, position=proof.position - 1)
 
-    def without(proof: RoundProof) -> RoundProof:
+    def without(proof: LogProof) -> LogProof:
         return replace(proof, consistency=())
 
-    def another_key(proof: RoundProof) -> RoundProof:
+    def another_key(proof: LogProof) -> LogProof:
         return replace(proof, log_key=STRANGER.key.public)
 
-    def garbage(proof: RoundProof) -> RoundProof:
+    def garbage(proof: LogProof) -> LogProof:
         return replace(proof, checkpoint="no note", log_key=b"", inclusion=(b"x",) * 99)
 
     return [
@@ -358,7 +364,45 @@ def _looks() -> list[Json]:
         _look("garbage", _seen(), Shown(longer, spoil=garbage)),
         _look("no such round", _seen(), Shown(longer, error=NotFoundError("the log holds no such round"))),
         _look("a coordinator that keeps no log", _seen(), Shown(longer, error=VersionError("it is too old"))),
+        *_releases(),
     ]
+
+
+def _releases() -> list[Json]:
+    """Return looks at the log for a release of the phone's model to its population."""
+    model_id, population = RELEASED
+    mine = release_entry(model_id, population, 0.25).data
+    tree, fork = Tree.of(*OTHERS, mine), Tree.of(b"another past", *OTHERS[1:], mine)
+
+    def look(what: str, shown: Shown, seen: LastSeen | None = None) -> Json:
+        return _look(f"a release: {what}", seen or _seen(), shown, of="release")
+
+    def logged(entry: bytes) -> Shown:
+        return Shown(Tree.of(*OTHERS, entry), entry=entry)
+
+    return [
+        look("to this population", Shown(tree, entry=mine)),
+        look("to all", logged(release_entry(model_id, None, 1.0).data)),
+        look("to another population", logged(release_entry(model_id, "others", 1.0).data)),
+        look("of another model", logged(release_entry("c" * 64, population, 1.0).data)),
+        look("a round in its place", logged(statement().data)),
+        look("that was never logged", Shown(Tree.of(*OTHERS, statement().data), entry=mine)),
+        look("whose entry is not shown", Shown(tree)),
+        look("whose entry names the model twice", logged(mine[:-1] + b',"model_id":"' + b"c" * 64 + b'"}')),
+        look("no cosignature", Shown(tree, entry=mine, cosigned_unix_s=None)),
+        look("a forked log", Shown(fork, entry=mine)),
+        look("a log that shrank", logged(mine), _seen_nine()),
+        look("none is there", Shown(tree, error=NotFoundError("the log holds no such release"))),
+        look("a coordinator that shows none", Shown(tree, error=VersionError("it is too old"))),
+    ]
+
+
+def _seen_nine() -> LastSeen:
+    """Return what a phone saw of a log of nine entries."""
+    memory, tree = _Memory(), Tree.of(*(statement(number=n).data for n in range(9)))
+    RoundLog(REGISTRAR.key, memory, lambda: True, _Clock()).check(Shown(tree), REF, statement(number=8))  # type: ignore[arg-type]
+    assert memory.seen is not None
+    return memory.seen
 
 
 def _look(
@@ -368,22 +412,29 @@ def _look(
     *,
     registrar_answers: bool = True,
     further: Quorum = NOBODY,
+    of: str = "round",
 ) -> Json:
     memory = _Memory(seen)
     log = RoundLog(REGISTRAR.key, memory, lambda: registrar_answers, _Clock(), further)
+    client = cast(CoordinatorClient, shown)
     ends = "taken"
     try:
-        if isinstance(log.check(shown, REF, statement()), Wait):  # type: ignore[arg-type]
+        found = log.check(client, REF, statement()) if of == "round" else log.check_release(client, *RELEASED)
+        if isinstance(found, Wait):
             ends = "waits"
     except TransparencyError:
         ends = "refused"
+    except VersionError:
+        ends = "is too old"
     proof = None
     if shown.error is None:
-        made = shown.prove_round(REF, 0 if seen is None else seen.checkpoint.size)
-        proof = {**to_mapping(made), "log_key": made.log_key.hex()}
+        first = 0 if seen is None else seen.checkpoint.size
+        made = shown.prove_round(REF, first) if of == "round" else shown.prove_release(RELEASED[0], first)
+        proof = {**to_mapping(made), "log_key": made.log_key.hex(), "entry": made.entry.hex()}
         proof |= {"inclusion": _hexed(made.inclusion), "consistency": _hexed(made.consistency)}
     return {
         "what": what,
+        "of": of,
         "seen": seen and to_mapping(seen),
         "proof": proof,
         "error": shown.error and {"code": shown.error.code, "text": shown.error.message},
@@ -407,6 +458,11 @@ def transparency() -> Json:
             "layout_sha256": "3" * 64,
             "statement_sha256": "a" * 64,
             "text": statement().data.decode(),
+        },
+        "release": {
+            "model_id": RELEASED[0],
+            "population": RELEASED[1],
+            "text": release_sought(*RELEASED).data.decode(),
         },
         "proofs": _proofs(),
         "notes": _notes(),

@@ -174,8 +174,10 @@ def test_every_look_at_the_log_ends_with_what_it_is_called_after() -> None:
     assert {what for what, end in ends.items() if end == "taken"} == {
         *("the first round", "a log that grew", "a log of one entry", "no cosignature, the registrar away"),
         *("one of two further witnesses, one needed", "both further witnesses"),
+        *("a release: to this population", "a release: to all"),
     }
-    assert sum(end == "waits" for end in ends.values()) == 6
+    assert sum(end == "waits" for end in ends.values()) == 7
+    assert [what for what, end in ends.items() if end == "is too old"] == ["a release: a coordinator that shows none"]
     assert all((look["why"] is not None) is (look["ends"] == "refused") for look in looks)
     assert len({look["why"] for look in looks if look["why"]}) >= 9
 

@@ -7,7 +7,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from mien.errors import TransparencyError
 from mien.log.checkpoints import LOG, WITNESS, Checkpoint, Note, NoteSigner
-from mien.log.entries import certificate_entry, release_entry, result_entry, roster_entry, round_entry, task_entry
+from mien.log.entries import (
+    certificate_entry,
+    release_entry,
+    release_sought,
+    result_entry,
+    roster_entry,
+    round_entry,
+    task_entry,
+)
 from mien.log.merkle import tree_root
 from mien.log.monitor import examine
 from tests.mien.log.test_merkle import Tree
@@ -96,6 +104,20 @@ def test_evidence_of_a_lie_that_is_no_note_stops_no_monitor(shown: object) -> No
     told = {"round": "t/1/1", "statement": HONEST[1].decode(), "seen": {"note": note(HONEST[:4])}, "shown": shown}
     assert faults(HONEST, kept=[told]) == []
     assert any("it was cut" in fault for fault in faults(HONEST[:3], kept=[told]))
+
+
+@pytest.mark.parametrize(("model", "population", "is_there"), [("c", "any", True), ("d", "any", False)])
+def test_a_release_that_a_phone_was_told_and_nobody_logged_is_found(model, population, is_there):
+    told = {"round": "release of it", "statement": release_sought(model * 64, population).data.decode(), "shown": None}
+    found = faults(HONEST, kept=[told])
+    assert found == ([] if is_there else ["an unlogged release: a phone was to use a model by it (release of it)"])
+
+
+def test_a_release_to_others_is_not_the_phone_s():
+    log = [*HONEST, release_entry("d" * 64, "others", 1.0).data]
+    for population, number in (("others", 0), ("mine", 1)):
+        told = {"statement": release_sought("d" * 64, population).data.decode()}
+        assert len(faults(log, kept=[told])) == number
 
 
 def test_a_second_statement_of_a_round_and_what_is_no_entry_are_found():

@@ -335,16 +335,17 @@ public final class Device implements AutoCloseable {
                     ErrorCode.DRAINING, "this device takes part in a round now, and updates by itself after it");
         }
         try (CoordinatorClient client = connect()) {
-            return Edge.run(() -> update(client));
+            return Edge.run(() -> update(client, () -> {}));
         } finally {
             busy.unlock();
         }
     }
 
-    private boolean update(CoordinatorClient client) {
+    private boolean update(CoordinatorClient client, Runnable uncosigned) {
         Manifest manifest = client.manifest("");
         ReleaseGuard guard = new ReleaseGuard(client.identity.releaseKey, home);
         Bundle signed = guard.check(manifest);
+        lookUp(client, manifest.modelId, uncosigned);
         Model model = models.fetch(manifest, client);
         if (signed != null) {
             fetchGraphs(client, signed);
@@ -362,6 +363,23 @@ public final class Device implements AutoCloseable {
             models.keepOnly(model.modelId);
         }
         return changes;
+    }
+
+    /** Returns once the log of rounds holds the release of a model that is not in use here yet, or throws. */
+    private void lookUp(CoordinatorClient client, String modelId, Runnable uncosigned) {
+        RoundLog log = roundLog(client.identity);
+        if (log == null || modelId.equals(gallery.modelId())) {
+            return;
+        }
+        Outcome wait =
+                log.checkRelease(
+                        firstSize -> client.proveRelease(modelId, firstSize),
+                        modelId,
+                        client.identity.population,
+                        uncosigned);
+        if (wait != null) {
+            throw new MienException(ErrorCode.UNREACHABLE, wait.reason);
+        }
     }
 
     private void fetchGraphs(CoordinatorClient client, Bundle signed) {
@@ -430,8 +448,11 @@ public final class Device implements AutoCloseable {
 
     private void updateAfter(CoordinatorClient client, Listener listener) {
         try {
-            update(client);
+            update(client, () -> listener.progress("uncosigned"));
         } catch (MienException error) {
+            if (error.code() == ErrorCode.TRANSPARENCY) {
+                journal.note(error, clock.unixMs());
+            }
             listener.progress("update_postponed"); // the round is settled; the model that is here stays in use
         }
     }

@@ -231,7 +231,7 @@ public final class Participant {
         return log == null
                 ? null
                 : log.check(
-                        client::proveRound,
+                        firstSize -> client.proveRound(ref, firstSize),
                         ref,
                         expected.logEntry(MaskedPart.attemptId(ref)),
                         () -> listener.progress("uncosigned"));

@@ -36,6 +36,7 @@ import mien.v1.RoundsOuterClass.CheckInRequest;
 import mien.v1.RoundsOuterClass.DownloadRevocationsRequest;
 import mien.v1.RoundsOuterClass.FollowRoundRequest;
 import mien.v1.RoundsOuterClass.LeaveRoundRequest;
+import mien.v1.RoundsOuterClass.ProveReleaseRequest;
 import mien.v1.RoundsOuterClass.ProveRoundReply;
 import mien.v1.RoundsOuterClass.ProveRoundRequest;
 import mien.v1.RoundsOuterClass.ReportTrainedRequest;
@@ -169,6 +170,13 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         ProveRoundRequest request =
                 ProveRoundRequest.newBuilder().setRound(ref.message()).setFirstSize(firstSize).build();
         return call(() -> soon().proveRound(request));
+    }
+
+    /** Returns the proof that the log holds a model's release to this device's population, as {@link #proveRound} does. */
+    public ProveRoundReply proveRelease(String modelId, long firstSize) {
+        ProveReleaseRequest request =
+                ProveReleaseRequest.newBuilder().setModelId(modelId).setFirstSize(firstSize).build();
+        return call(() -> soon().proveRelease(request));
     }
 
     /** Returns the registrar's list of revoked certificates (DER), unverified: {@link RevocationList} reads it. */

@@ -88,7 +88,17 @@ public class RoundLogTest {
         NoteKey witness = NoteKey.parse(file.at("witness_key").text());
         Quorum further = quorum(look.at("further"));
         RoundLog log = new RoundLog(witness, further, kept, () -> look.at("registrar_answers").flag(), clock());
-        return log.check((asked, firstSize) -> proof(look, firstSize), ref, entry, () -> numUncosigned++);
+        RoundLog.Prover coordinator = firstSize -> proof(look, firstSize);
+        if (isOfRound(look)) {
+            return log.check(coordinator, ref, entry, () -> numUncosigned++);
+        }
+        Vectors release = file.at("release");
+        return log.checkRelease(
+                coordinator, release.at("model_id").text(), release.at("population").text(), () -> numUncosigned++);
+    }
+
+    private static boolean isOfRound(Vectors look) {
+        return look.at("of").text().equals("round");
     }
 
     private static Quorum quorum(Vectors told) {
@@ -112,7 +122,8 @@ public class RoundLogTest {
                 ProveRoundReply.newBuilder()
                         .setCheckpoint(told.at("checkpoint").text())
                         .setLogKey(bytes(told.at("log_key")))
-                        .setPosition(told.at("position").number());
+                        .setPosition(told.at("position").number())
+                        .setEntry(bytes(told.at("entry")));
         for (int i = 0; i < told.at("inclusion").size(); i++) {
             reply.addInclusion(bytes(told.at("inclusion").at(i)));
         }
@@ -166,9 +177,13 @@ public class RoundLogTest {
                 case "waits":
                     assertEquals(what, Outcome.Kind.WAIT, check(kept, look).kind);
                     break;
+                case "is too old":
+                    Raised.by(ErrorCode.VERSION, what, () -> check(kept, look));
+                    break;
                 default:
                     String said = Raised.by(ErrorCode.TRANSPARENCY, what, () -> check(kept, look));
-                    assertTrue(said, said.startsWith(look.at("why").text() + "; nothing was trained"));
+                    String then = isOfRound(look) ? "; nothing was trained" : "; the model that is here stays in use";
+                    assertTrue(said, said.startsWith(look.at("why").text() + then));
                     assertEquals(what, Collections.singletonList(look.at("why").text()), kept.lies());
                     checkEvidence(kept, look);
             }
@@ -185,16 +200,18 @@ public class RoundLogTest {
     /** What is handed on holds what both sides signed, as it was shown. */
     private void checkEvidence(LogFiles kept, Vectors look) {
         Vectors evidence = Vectors.of(Json.parse(Bytes.utf8(kept.evidence()), "evidence")).at(0);
-        assertEquals(entry, evidence.at("statement").text());
+        String released = file.at("release").at("text").text();
+        assertEquals(isOfRound(look) ? entry : released, evidence.at("statement").text());
         assertEquals(file.at("witness_key").text(), evidence.at("witness_key").text());
         assertEquals(file.at("now_unix_s").number(), evidence.at("at_unix_s").number());
-        assertEquals("round 3, attempt 2", evidence.at("round").text());
+        String name = "release of " + file.at("release").at("model_id").text();
+        assertEquals(isOfRound(look) ? "round 3, attempt 2" : name, evidence.at("round").text());
         assertEquals(look.at("seen").raw(), evidence.at("seen").raw());
         if (look.at("error").raw() == null && !look.at("what").text().equals("garbage")) {
             Vectors shown = evidence.at("shown");
             assertEquals(look.at("proof").at("checkpoint").text(), shown.at("note").text());
-            for (String name : new String[] {"log_key", "position", "inclusion", "consistency"}) {
-                assertEquals(name, look.at("proof").at(name).raw(), shown.at(name).raw());
+            for (String part : new String[] {"log_key", "position", "inclusion", "consistency", "entry"}) {
+                assertEquals(part, look.at("proof").at(part).raw(), shown.at(part).raw());
             }
         }
     }
@@ -241,7 +258,7 @@ public class RoundLogTest {
         RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
         for (int lie = 0; lie < 30; lie++) {
             String told = entry + lie;
-            Raised.by(ErrorCode.TRANSPARENCY, "plenty", () -> log.check((asked, size) -> reply.build(), ref, told, () -> {}));
+            Raised.by(ErrorCode.TRANSPARENCY, "plenty", () -> log.check(size -> reply.build(), ref, told, () -> {}));
         }
         assertTrue(files.evidence().length() <= 1 << 18);
         assertFalse(files.lies().isEmpty());
@@ -274,7 +291,7 @@ public class RoundLogTest {
         RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
         for (ErrorCode code : new ErrorCode[] {ErrorCode.UNREACHABLE, ErrorCode.DRAINING, ErrorCode.LATE}) {
             RoundLog.Prover away =
-                    (asked, size) -> {
+                    size -> {
                         throw new MienException(code, "no answer");
                     };
             Raised.by(code, "no proof", () -> log.check(away, ref, entry, () -> {}));
