@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,17 @@ from coordinator.service.models import ModelsService
 from coordinator.service.revocations import Revocations
 from coordinator.store import round_log
 from coordinator.store.releases import ReleaseStore
+from coordinator.store.store import Store
 from mien.contribution import Arrays
 from mien.log.checkpoints import Checkpoint, Note
 from mien.log.entries import LogEntry
 from mien.log.merkle import leaf_hash, node_hash
 from mien.protocol.canonical import to_canonical_json
+from mien.protocol.ids import ModelId, PopulationId
+from mien.protocol.rounds import BlobId
 from mien.protocol.v1 import models_pb2
-from mien.rounds.records import ReleaseRecord, RoundChange
+from mien.rounds.cohort_rules import CohortRules
+from mien.rounds.records import ReleaseRecord, RoundChange, RoundRecord
 
 LIE = Path(os.environ["MIEN_LIE"])
 NOTHING = {"mean": 1e12, "scale": 1e12}
@@ -38,7 +43,8 @@ NOTHING = {"mean": 1e12, "scale": 1e12}
 
 tell_manifest, tell_reply = ModelsService.GetManifest, Side.reply_to
 tell_proof, tell_entries, check_revoked = LogKeeper._prove, Attempt.entries, Revocations.check
-log_release = ReleaseStore._log_release
+may_read_model, may_read_blob = Store.may_read_model, Store.may_read_blob
+log_release, based_on_newest = ReleaseStore._log_release, CohortRules.based_on_newest
 
 
 def told_now() -> dict[str, Any]:
@@ -89,6 +95,22 @@ async def lying_entries(self: Attempt, change: RoundChange) -> tuple[LogEntry, .
     return () if told_now().get("unlogged") else await tell_entries(self, change)
 
 
+def lying_base(self: CohortRules, record: RoundRecord) -> RoundRecord:
+    """Give all devices of a later round another model than the round before made."""
+    told, honest = told_now(), based_on_newest(self, record)
+    return replace(honest, base_model_id=told["swap"]) if "swap" in told and record.round > 1 else honest
+
+
+def lying_model(self: Store, model_id: ModelId, population: PopulationId) -> bool:
+    """Let phones read the other model, too."""
+    return model_id == told_now().get("swap") or may_read_model(self, model_id, population)
+
+
+def lying_blob(self: Store, sha256: str, population: PopulationId | None) -> BlobId | None:
+    """Let phones read its parameters, too, as an operator may."""
+    return may_read_blob(self, sha256, None if "swap" in told_now() else population)
+
+
 def lying_release(self: ReleaseStore, db: Connection, release: ReleaseRecord) -> None:
     """Put a model in force, and nothing into the log."""
     if not told_now().get("unlogged_release"):
@@ -106,6 +128,9 @@ if __name__ == "__main__":
     LogKeeper._prove = lying_proof  # type: ignore[method-assign]
     ReleaseStore._log_release = lying_release  # type: ignore[method-assign]
     Attempt.entries = lying_entries  # type: ignore[method-assign]
+    CohortRules.based_on_newest = lying_base  # type: ignore[method-assign]
+    Store.may_read_model = lying_model  # type: ignore[method-assign]
+    Store.may_read_blob = lying_blob  # type: ignore[method-assign]
     ModelsService.GetManifest = lying_manifest  # type: ignore[method-assign]
     Side.reply_to = lying_reply  # type: ignore[method-assign]
     cli.main()

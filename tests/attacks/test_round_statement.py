@@ -249,6 +249,21 @@ def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
     assert found.counts["roster"] <= found.counts["round"]
 
 
+def test_a_model_that_is_swapped_between_rounds_is_trained_and_found(site: Site) -> None:
+    """All phones are told alike; the other model has the description and the public faces of the honest one."""
+    site.lie.unlink(missing_ok=True)
+    faces = next(site.numbers)
+    first, other = site.model(faces), site.model(faces)
+    task_id = site.submit(first, rounds=2)
+    assert codes(site.take_part()) == ["counted"] * NUM_PHONES
+    site.lie.write_text(json.dumps({"victim": "nobody", "model_id": "none", "swap": other.model_id}))
+    outcomes = site.take_part()
+    assert codes(outcomes) == ["counted"] * NUM_PHONES, outcomes
+    assert site.end(task_id) == 2
+    (fault,) = look(site.exported()).faults
+    assert f"trains model {other.model_id}, which is not its task's first and which no round of it made" in fault
+
+
 def test_a_model_comes_into_use_only_by_a_release_that_is_in_the_log(site: Site) -> None:
     phone, honest = site.phones[1], site.release({})
     assert phone.update().model_id == honest
