@@ -67,6 +67,7 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
+from mien.evaluation.fairness import ALWAYS_UNMEASURED, never_measured
 from mien.log.checkpoints import NoteKey
 from mien.methods.base import Runtime
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
@@ -78,6 +79,7 @@ from mien.shell.files import read_limited, write_atomically
 from mien.shell.keys import secret_bytes
 from mien.shell.lock import exclusive
 from mien.shell.settings import Resolved
+from mien.specs import GroupRate, ModelSpec
 
 RuntimeLoader = Callable[[Model], Runtime]
 
@@ -791,6 +793,8 @@ class Device:
         last = self.gallery.last_round
         personal, serves = self._stored_personal()
         sums, settings = self._private_sums(), self.config.participation
+        spec = self._spec(model_id)
+        groups = [each for each in (spec and spec.groups) or () if each.model_id == model_id]
         return DeviceStatus(
             home=str(self.home.folder),
             keystore=self._key_store.kind,
@@ -799,7 +803,7 @@ class Device:
             coordinator=identity.coordinator_address if identity else None,
             certificate_ends=identity.certificate.not_valid_after_utc.isoformat() if identity else None,
             model_id=model_id,
-            backbone=self._backbone(model_id),
+            backbone=None if spec is None else spec.backbone,
             num_people=len(people),
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
@@ -820,6 +824,9 @@ class Device:
             personal_model_is_stale=serves is False,
             renewal_is_due=identity is not None and renewal_due(identity, self.clock),
             lacks_threshold=self.lacks_threshold(),
+            groups_measured=tuple(_named(each) for each in groups if each.verdict != "too_small"),
+            groups_above_rate=tuple(_named(each) for each in groups if each.verdict == "exceeds"),
+            never_measured=() if spec is None else (*never_measured(groups), *ALWAYS_UNMEASURED),
         )
 
     def _tier(self) -> str | None:
@@ -843,11 +850,15 @@ class Device:
         except (ConfigError, NotFoundError):
             return stored, None
 
-    def _backbone(self, model_id: str | None) -> str | None:
+    def _spec(self, model_id: str | None) -> ModelSpec | None:
         try:
-            return self.models.known(model_id).spec.backbone if model_id else None
+            return self.models.known(model_id).spec if model_id else None
         except NotFoundError:
             return None
+
+
+def _named(group: GroupRate) -> str:
+    return f"{group.attribute} {group.group}"
 
 
 def _gather(images: Sequence[ImageSource] | ImageSource) -> Sequence[ImageSource]:

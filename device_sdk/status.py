@@ -20,6 +20,9 @@ class DeviceStatus:
     `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
     `num_sums_today` of at most `max_sums_per_day`: sums without phones' own noise in the last 24 hours; the same
     pictures go into at most `max_sums_per_model` over one model.
+    Of the model in use, as its release says: `groups_measured`, the groups of people that its false match rate was
+    measured on; `groups_above_rate`, those of them in which it is more than 10 times what it should be;
+    `never_measured`, whom or what nobody measured it on. All are empty where there is no model yet.
     """
 
     home: str
@@ -50,3 +53,6 @@ class DeviceStatus:
     num_sums_today: int = 0
     max_sums_per_day: int = 24
     max_sums_per_model: int = 1
+    groups_measured: tuple[str, ...] = ()
+    groups_above_rate: tuple[str, ...] = ()
+    never_measured: tuple[str, ...] = ()

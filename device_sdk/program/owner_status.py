@@ -9,6 +9,7 @@ from device_sdk.people.enrolled import said_of_threshold
 from device_sdk.status import DeviceStatus
 from mien.format import spell_duration
 from mien.models.variants import FLOAT32
+from mien.protocol.names import isolated
 
 
 def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, str]]:
@@ -16,6 +17,8 @@ def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, st
     yield "fleet", _fleet(status)
     yield "people", _people(status)
     yield "model", _model(status)
+    if status.model_id is not None:
+        yield "measured on", _measured(status)
     yield "last took part", _last(status, now_unix_s)
     yield "sent so far", _sent(status)
     yield "next chance", _next(status)
@@ -44,6 +47,19 @@ def _model(status: DeviceStatus) -> str:
     threshold = status.threshold_by_hand
     by_hand = "" if threshold is None else f" {said_of_threshold(threshold, status.tier or FLOAT32)}"
     return f"{status.backbone or 'Model'} {status.model_id[:12]} in {status.tier}{personal}.{by_hand}"
+
+
+def _measured(status: DeviceStatus) -> str:
+    """Return whom the model's false match rate was measured on, and whom it should not be relied on for."""
+    told = "No group of people was measured by itself."
+    if status.groups_measured:
+        told = f"By groups of people: {', '.join(map(isolated, status.groups_measured))}."
+    if status.groups_above_rate:
+        above = ", ".join(map(isolated, status.groups_above_rate))
+        told += f" Do not rely on it for {above}: strangers match more than 10 times as often as the threshold says."
+    if status.never_measured:
+        told += f" Nobody measured, so do not rely on it for: {'; '.join(status.never_measured)}."
+    return told
 
 
 def _last(status: DeviceStatus, now_unix_s: float) -> str:

@@ -235,7 +235,7 @@ def _judged(fmr: Rate | None, target_fmr: float, *, num_people: int) -> tuple[Ve
 
 def _exceeding(fmr: Rate, target_fmr: float) -> str:
     counts = f"{fmr.num_errors} of {fmr.num_trials} comparisons"
-    return f"FMR {fmr.value:.2g} ({counts}) is {fmr.value / target_fmr:.0f} times the {target_fmr:g} of all people"
+    return f"FMR {fmr.value:.2g} ({counts}) is {fmr.value / target_fmr:.0f} times the target, {target_fmr:g}"
 
 
 def _false_matches(errors: ErrorsByPerson, drawn: _Drawn, samples: NDArray[np.int64]) -> Rate | None:

@@ -153,8 +153,8 @@ def test_ten_times_the_target_is_warned_of_within_and_between() -> None:
     told = differential(embeddings, labels, groups, threshold=0.5, target_fmr=1e-3, num_failed=np.zeros(8, np.int64))
     assert [each.verdict for each in told.groups] == ["exceeds", "too_small"]
     assert told.warnings() == [
-        "age 0-12: FMR 0.17 (1 of 6 comparisons) is 167 times the 0.001 of all people",
-        "age 0-12 with 20-39: FMR 0.062 (1 of 16 comparisons) is 62 times the 0.001 of all people",
+        "age 0-12: FMR 0.17 (1 of 6 comparisons) is 167 times the target, 0.001",
+        "age 0-12 with 20-39: FMR 0.062 (1 of 16 comparisons) is 62 times the target, 0.001",
     ]
 
 

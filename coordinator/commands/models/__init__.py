@@ -1,13 +1,15 @@
-"""mien-coordinator model: list, show, import, export, sign, release, rollback, evaluate."""
+"""mien-coordinator model: list, show, import, export, sign, release, rollback, evaluate, card."""
 
 from __future__ import annotations
 
 import typer
 
-from coordinator.commands.models import evaluations, exports, imports, releases, standings
+from coordinator.commands.models import cards, evaluations, exports, imports, releases, standings
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Keep models: import, release, roll back, export, evaluate."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Keep models: import, release, roll back, evaluate, describe.",
 )
 app.command("list")(standings.list_models)
 app.command()(standings.show)
@@ -17,3 +19,4 @@ app.command()(exports.sign)
 app.command()(releases.release)
 app.command()(releases.rollback)
 app.command()(evaluations.evaluate)
+app.command()(cards.card)

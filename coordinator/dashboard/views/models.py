@@ -186,7 +186,11 @@ def model_page(db: sa.Connection, model_id: str, now_ms: int) -> Page:
     if numbered:
         sections.append(_history(numbered, now_ms))
     name = short(model_id)
-    commands = (f"mien-coordinator model show {name} --json", f"mien-coordinator model release {name}")
+    commands = (
+        f"mien-coordinator model show {name} --json",
+        f"mien-coordinator model card {name} --out card.html",
+        f"mien-coordinator model release {name}",
+    )
     lede = f"{spec.backbone}, {size(row.theta_bytes)} of parameters."
     return Page(
         "models",

@@ -1,7 +1,8 @@
-"""One kit for pages: typed sections in, HTML out; charts as SVG, one style sheet, light and dark, no scripts needed."""
+"""One kit for pages: typed sections in, HTML or Markdown out; charts as SVG, one style sheet, no scripts needed."""
 
 from mien.shell.pages.charts import Axis, Bars, Chart, Series
 from mien.shell.pages.html import render
+from mien.shell.pages.markdown import markdown
 from mien.shell.pages.sections import (
     NOTHING,
     Alert,
@@ -56,5 +57,6 @@ __all__ = [
     "Tiles",
     "Tone",
     "columns",
+    "markdown",
     "render",
 ]

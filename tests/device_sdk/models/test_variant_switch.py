@@ -34,7 +34,7 @@ from mien.models.bundles import BundleFile
 from mien.models.variants import Variant, VariantList
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import common_pb2, models_pb2
-from mien.specs import ModelSpec, Threshold
+from mien.specs import GroupRate, ModelSpec, Threshold
 from tests.device_sdk.made_up_people import SPEC, noise_crops
 from tests.device_sdk.made_up_variants import graph, variant
 from tests.device_sdk.models.test_release_switch import KEY, LAYOUT, Projection
@@ -85,13 +85,21 @@ class Offer:
     model: str
 
     @classmethod
-    def of(cls, sequence: int, variants: Sequence[tuple[Variant, bytes]], *, seed: int = 1, raw: bytes = b"") -> Offer:
+    def of(
+        cls,
+        sequence: int,
+        variants: Sequence[tuple[Variant, bytes]],
+        *,
+        seed: int = 1,
+        raw: bytes = b"",
+        groups: tuple[GroupRate, ...] | None = None,
+    ) -> Offer:
         """Return release `sequence` of a model (its `seed`) with variants; `raw` is listed in place of their list."""
         theta = np.full(6, seed, "<f4")
         model = model_id(LAYOUT.sha256, theta.astype(np.float32))
         measured = Threshold(0.3, 0.001, "faces", 10, 30_000, model, "2026-01-01")
         spec_json = model_to_json(
-            ModelSpec("tiny", LAYOUT.sha256, SPEC, "made up", "none", ("w",), (measured,)), LAYOUT
+            ModelSpec("tiny", LAYOUT.sha256, SPEC, "made up", "none", ("w",), (measured,), groups), LAYOUT
         )
         files = {"theta.f32": theta.tobytes()} | {each.file: data for each, data in variants}
         if variants or raw:
@@ -166,6 +174,29 @@ def in_use(phone: Device) -> tuple[str, float]:
         np.testing.assert_allclose(own, expected, atol=1e-5)
         np.testing.assert_allclose(phone.gallery.scores(name, recogniser.form_id, expected), 1.0, atol=1e-5)
     return recogniser.form_id, phone.operating_point(recogniser.model, recogniser.variant).value
+
+
+def test_a_signed_release_says_whom_its_model_was_not_measured_on(shop: Shop, home: Path) -> None:
+    """The same model, described anew: rates by group, one of them of the model that this one was made of."""
+    with opened(home) as phone:
+        before = phone.status()
+        assert (before.groups_measured, before.groups_above_rate) == ((), ())
+        assert "children up to 12 years" in before.never_measured
+        rates = [
+            GroupRate("age", group, verdict, 1e-3, 0.3, 30, 9, 400, "faces", model, "2026-01-01")
+            for group, verdict, model in (
+                ("0-12", "exceeds", MODEL),
+                ("20-39", "measured", MODEL),
+                ("60+", "too_small", MODEL),
+                ("13-19", "measured", "f" * 64),
+            )
+        ]
+        shop.offer(Offer.of(6, [(FIRST, GRAPHS["first"])], groups=tuple(rates)))
+        phone.update()
+        after = phone.status()
+        assert (after.groups_measured, after.groups_above_rate) == (("age 0-12", "age 20-39"), ("age 0-12",))
+        assert set(before.never_measured) - set(after.never_measured) == {"children up to 12 years"}
+        assert in_use(phone) == (MODEL, 0.3)
 
 
 def test_float32_is_the_default_and_fetches_no_variant(home: Path) -> None:

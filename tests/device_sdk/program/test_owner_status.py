@@ -102,3 +102,15 @@ def test_the_last_round_is_kept_sealed_with_the_gallery(tmp_path: Path) -> None:
     assert "Of 20 phones, 18 counted." in " ".join(shown.stdout.split())
     with pytest.raises(CorruptDataError, match="last round"):
         LastRound.from_text('{"unix_s": "x"}')
+
+
+def test_a_model_says_whom_it_was_not_measured_on() -> None:
+    assert "measured on" not in told(FRESH)
+    plain = told(dataclasses.replace(SETTLED, never_measured=("children up to 12 years", "twins")))
+    assert "measured on: No group of people was measured by itself. Nobody measured, so do not rely on it for:" in plain
+    assert "children up to 12 years; twins." in plain
+    groups = ("age 0-12", "age 20-39")
+    by_group = told(dataclasses.replace(SETTLED, groups_measured=groups, groups_above_rate=groups[:1]))
+    assert (
+        "measured on: By groups of people: age 0-12, age 20-39. Do not rely on it for age 0-12: strangers" in by_group
+    )

@@ -31,7 +31,17 @@ from mien.secagg.noise import protect, with_room_for_noise
 from mien.secagg.pipeline import encode
 from mien.secagg.planner import RoundIds, largest_group, plan_numbers, plan_round, smallest_sum, statement_sha256
 from mien.secagg.vector import VectorLayout
-from mien.specs import CohortSpec, DpSpec, FaceInputSpec, LocalSpec, ModelSpec, PrivacySpec, TaskSpec, to_mapping
+from mien.specs import (
+    CohortSpec,
+    DpSpec,
+    FaceInputSpec,
+    GroupRate,
+    LocalSpec,
+    ModelSpec,
+    PrivacySpec,
+    TaskSpec,
+    to_mapping,
+)
 from tests.golden.client._admissions_vectors import admissions
 from tests.golden.client._revocations_vectors import revocations
 from tests.golden.client._sums_vectors import sums
@@ -134,8 +144,10 @@ def layouts() -> Json:
                 "contribution_size": contribution.size,
             }
         )
+    rate = GroupRate("age", "0-12", "exceeds", 1e-3, 0.4, 30, 9, 400, "faces", "a" * 64, "2026-01-01")
     return {
         "spec_json": model_to_json(spec, LAYOUT).decode(),
+        "spec_json_by_group": model_to_json(replace(spec, groups=(rate,)), LAYOUT).decode(),
         "layout_sha256": LAYOUT.sha256,
         "theta": THETA.tobytes().hex(),
         "model_id": model_id(LAYOUT.sha256, THETA),

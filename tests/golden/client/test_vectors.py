@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,9 @@ def test_the_files_are_what_the_code_gives(name: str) -> None:
 def test_layouts_mean_what_was_written() -> None:
     file = load("layouts.json")
     spec, layout = model_from_json(file["spec_json"].encode())
+    by_group, _ = model_from_json(file["spec_json_by_group"].encode())
+    assert by_group.groups is not None
+    assert replace(by_group, groups=None) == spec
     theta = np.frombuffer(bytes.fromhex(file["theta"]), "<f4")
     assert (spec.layout_sha256, layout.sha256) == (file["layout_sha256"],) * 2
     assert model_id(layout.sha256, theta) == file["model_id"]

@@ -25,6 +25,9 @@ public class LayoutsTest {
     public void layoutsAndParts() throws Exception {
         Vectors file = Vectors.load("golden/client/layouts.json");
         ModelSpec spec = ModelSpec.parse(Bytes.utf8(file.at("spec_json").text()));
+        ModelSpec byGroup = ModelSpec.parse(Bytes.utf8(file.at("spec_json_by_group").text()));
+        assertEquals(spec.backbone, byGroup.backbone);
+        assertEquals(spec.layout.sha256, byGroup.layout.sha256);
         float[] theta = file.at("theta").floats();
         assertEquals(file.at("layout_sha256").text(), spec.layout.sha256);
         assertEquals(file.at("model_id").text(), spec.layout.modelId(theta));
