@@ -16,11 +16,12 @@ from device_sdk.models.models import Model
 from device_sdk.runtimes.forms import standard_forms
 from device_sdk.runtimes.manifest import GraphFolder
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from mien.contribution import Arrays, Total
 from mien.layout import Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput
 from mien.protocol.canonical import model_to_json, task_to_json
-from mien.protocol.tensors import PublicShard
+from mien.protocol.tensors import PublicShard, pack_tensors
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import command
 from tests.graphs import FOLDER
@@ -45,9 +46,15 @@ class Compared:
 
 
 def compared(
-    folder: Path, model: Model, graphs: Path, task: TaskSpec, crops: Crops, labels: Sequence[int] | None = None
+    folder: Path,
+    model: Model,
+    graphs: Path,
+    task: TaskSpec,
+    crops: Crops,
+    labels: Sequence[int] | None = None,
+    replies: Sequence[Arrays] = ({}, {}),
 ) -> Compared:
-    """Train two rounds in both languages, the second with what the first left on the device."""
+    """Train two rounds in both languages, the second with what the first left on the device, each told a reply."""
     shard = PUBLIC if METHODS[task.method].requirements(task).public_faces else None
     files = {
         "model_id": model.model_id.encode(),
@@ -57,6 +64,7 @@ def compared(
         "labels": bytes(labels or [0] * len(crops)),
         "task.json": task_to_json(task),
         **({"shard": shard.to_bytes()} if shard else {}),
+        **{f"reply-{number}": pack_tensors(reply) for number, reply in enumerate(replies) if reply},
     }
     for name, data in files.items():
         (folder / name).write_bytes(data)
@@ -76,7 +84,7 @@ def compared(
             crops=crops,
             labels=None if labels is None else np.array(labels),
             private=kept,
-            reply={},
+            reply=replies[number],
             public_crops=shard.crops if shard else None,
             public_labels=shard.labels if shard else None,
             seed=SEED + number,
@@ -138,6 +146,37 @@ def test_several_people_of_one_phone(task: TaskSpec, tmp_path: Path) -> None:
     assert np.abs(found.update).max() > 1e-4, "training moved something"
     assert found.error <= 1e-5
     assert found.loss_error <= 1e-4
+
+
+@pytest.mark.parametrize("was_there", [True, False])
+def test_steps_against_everybody(was_there: bool, tmp_path: Path) -> None:
+    """The first round opens moments, with this phone's in them; it is told those, or those of a sum without it."""
+    tiny, fedface = tiny_cnn(), METHODS["fedface"]
+    model = Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None)
+    task = replace(
+        task_of("fedface", everybody={"scale": 6.0}),
+        rounds=2,
+        local=replace(TWENTY_STEPS, lr=0.01),
+        privacy=PrivacySpec(min_cohort=4, reveals=("class_moment",)),
+    )
+    part, runtime = tiny.part(), tiny.runtime()
+    begun = fedface.server_start(task, part, tiny.theta)
+    # The moments are of another model than the round's, as they are after a step.
+    earlier = part.scatter(tiny.theta, part.gather(tiny.theta) * np.float32(1.1))
+    total = Total.empty(fedface.contribution_layout(task, part, 8))
+    crops = [made_up_crops(5, seed=9 + number) for number in range(4)]
+    for each in crops if was_there else crops[1:]:
+        theta = tiny.theta if each is crops[0] else earlier
+        inp = DeviceInput(task, part, 8, theta, each, reply=fedface.reply(begun, "device"), seed=1, device="device")
+        total = total.plus(fedface.device_round(inp, runtime).contribution)
+    opened = fedface.server_step(task, part, replace(begun, theta=earlier), total, {})
+    if not was_there:
+        opened = replace(opened, arrays={**opened.arrays, "moment_number": np.array([7], np.float32)})
+    replies = [fedface.reply(state, "device") for state in (begun, opened)]
+    found = compared(tmp_path, model, FOLDER / tiny.layout.sha256, task, crops[0], replies=replies)
+    assert np.abs(found.update[1, : part.size]).max() > 1e-3, "training moved something"
+    assert found.error <= 1e-5
+    assert found.loss_error <= 1e-5
 
 
 def test_twenty_steps_of_mobilefacenet_on_real_crops(tmp_path: Path) -> None:

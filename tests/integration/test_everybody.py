@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,14 +48,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 class Phone:
     """A phone with one engine and one person; it remembers what it sent of each round, before any mask."""
 
-    def __init__(self, fleet: RealFleet, number: int) -> None:
+    def __init__(self, fleet: RealFleet, number: int, population: str = TASK.population) -> None:
         self.contributions: list[bytes] = []
-        self._fleet, self._number = fleet, number
+        self._fleet, self._number, self._population = fleet, number, population
 
     def run(self) -> list[RoundOutcome]:
         with self._fleet.phone(
-            f"phone{self._number}",
-            TASK.population,
+            f"{self._population}{self._number}",
+            self._population,
             IDENTITIES[self._number],
             tell=self._tell,
             runtime_loader=self._runtime,
@@ -83,16 +83,20 @@ def test_rounds_of_three_engines_are_the_servers_steps_on_the_plain_sums(fleet: 
     assert [[type(each) for each in outcome] for outcome in outcomes] == [[Counted] * 3] * 3
     assert len({MODEL.model_id, *(report.model_id for report in reports)}) == 1 + TASK.rounds
 
+    check_steps(fleet, TASK, [report.model_id for report in reports], [phone.contributions for phone in phones])
+
+
+def check_steps(fleet: RealFleet, task: TaskSpec, models: Sequence[str], sent: Sequence[Sequence[bytes]]) -> None:
+    """Fail unless each round's model is the server's step on the plain sum of what its phones sent, by phone."""
     part = TINY.part()
-    layout, state = FEDFACE.contribution_layout(TASK, part, DIM), FEDFACE.server_start(TASK, part, TINY.theta)
-    numbers = plan_numbers(3, l2_clip=TASK.privacy.l2_clip, max_weight=TASK.privacy.max_weight)
-    weights = [layout.parse(phone.contributions[0]).vector[1] for phone in phones]
+    layout, state = FEDFACE.contribution_layout(task, part, DIM), FEDFACE.server_start(task, part, TINY.theta)
+    numbers = plan_numbers(len(sent), l2_clip=task.privacy.l2_clip, max_weight=task.privacy.max_weight)
+    weights = [layout.parse(contributions[0]).vector[1] for contributions in sent]
     step = float(sum(weights)) * 2.0**-numbers.frac_bits  # a phone's element is rounded by a step times its weight
-    for number, report in enumerate(reports):
+    for number, model in enumerate(models):
         total = Total.empty(layout)
-        for phone in phones:
-            total = total.plus(layout.parse(phone.contributions[number]))
-        state = FEDFACE.server_step(TASK, part, state, total, {})
-        found = fleet.theta(report.model_id)
-        np.testing.assert_allclose(found, state.theta, atol=(number + 1) * step + 1e-6)
-    assert np.abs(fleet.theta(reports[-1].model_id) - TINY.theta).max() > 100 * step
+        for contributions in sent:
+            total = total.plus(layout.parse(contributions[number]))
+        state = FEDFACE.server_step(task, part, state, total, {})
+        np.testing.assert_allclose(fleet.theta(model), state.theta, atol=(number + 1) * step + 1e-6)
+    assert np.abs(fleet.theta(models[-1]) - TINY.theta).max() > 100 * step

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from device_sdk.rounds.participate import local_seed
 from device_sdk.runtimes.schedule import batches
 from device_sdk.storage.sealing import SecretKey, bind, seal
+from mien.contribution import Total
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
 from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
-from mien.methods.base import Crops, DeviceInput, Runtime
+from mien.methods.base import Crops, DeviceInput, Runtime, shared_words
 from mien.methods.statistics import frozen
 from mien.models import bundles
 from mien.models.bundles import BundleFile
@@ -25,6 +26,7 @@ from mien.models.known_models import FACE_INPUTS
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
+from mien.protocol.tensors import pack_tensors
 from mien.secagg import Addends
 from mien.secagg.masks import WordStream
 from mien.secagg.noise import protect, with_room_for_noise
@@ -155,8 +157,13 @@ def layouts() -> Json:
         "refused_patterns": ["mixx.*", "Mix.*"],
         "face_inputs": {name: to_mapping(face) for name, face in FACE_INPUTS.items()},
         "statements": [
-            {"method": method, "public_shard": shard, "sha256": statement_sha256(method, spec, shard).hex()}
-            for method, shard in (("fedavg", ""), ("fedface", "5" * 64))
+            {
+                "method": method,
+                "public_shard": shard,
+                "told": told.hex(),
+                "sha256": statement_sha256(method, spec, shard, told).hex(),
+            }
+            for method, shard, told in (("fedavg", "", b""), ("fedface", "5" * 64, b""), ("fedface", "", known("told")))
         ],
         "inputs": [
             _input(spec) for spec in (FaceInputSpec(), FaceInputSpec(width=96, colour="BGR", mean=0, scale=255))
@@ -410,6 +417,60 @@ def phone(what: str, task: TaskSpec, labels: Sequence[int], scale: float, seed: 
     return said | {"contribution": sent.contribution.to_bytes().hex()}
 
 
+# everybody.json
+
+OPENING = replace(
+    TASK,
+    method="fedface",
+    rounds=2,
+    trainable=("mix.*",),
+    options={"everybody": {"scale": 8.0}},
+    privacy=replace(TASK.privacy, reveals=("class_moment",)),
+)
+UNOPENED: Mapping[str, TaskSpec] = {
+    "sums that are not said to be shown": replace(
+        OPENING, options={"private_form": "everybody"}, privacy=replace(OPENING.privacy, reveals=())
+    ),
+    "plain sums": replace(OPENING, privacy=replace(OPENING.privacy, secure_aggregation="off")),
+    "sums of groups": replace(
+        OPENING, cohort=CohortSpec(size=12, min_reports=8), privacy=replace(OPENING.privacy, groups=2)
+    ),
+    "moments that nobody would use": replace(OPENING, rounds=1),
+    "a scale that cannot be": replace(OPENING, options={"everybody": {"scale": 0.0}}),
+    "a margin that cannot be": replace(OPENING, options={"everybody": {"margin": 1.0}}),
+    "steps against the moment": replace(OPENING, options={"private_form": "everybody", "moment": {"every": 1}}),
+    "steps away from public people": replace(
+        OPENING, options={"private_form": "everybody", "public_step": {"lr": 1.0}}
+    ),
+}
+
+
+def everybody() -> Json:
+    """Return what a round against everybody sends, and what its server tells, as the keys are bound to it."""
+    part, fedface = LAYOUT.part(OPENING.trainable), METHODS["fedface"]
+    lanes, shared = fedface.contribution_layout(OPENING, part, 3), fedface.requirements(OPENING).shared_reply
+    begun = fedface.server_start(OPENING, part, THETA)
+    vector = (np.arange(lanes.summed_size) / 16 + 1).astype(np.float64)
+    opened = fedface.server_step(OPENING, part, begun, Total(lanes, vector, 4), {})
+    return {
+        "json": task_to_json(OPENING).decode(),
+        "contribution_sha256": lanes.sha256,
+        "contribution_size": lanes.size,
+        "told": [
+            {"reply": pack_tensors(reply).hex(), "words": shared_words(reply, shared).hex()}
+            for reply in (fedface.reply(state, "phone") for state in (begun, opened))
+        ],
+        "refused_replies": {
+            "an array of another name": pack_tensors({"other": np.ones(1, np.float32)}).hex(),
+            "a number that is not finite": pack_tensors({"moment": np.array([np.nan], np.float32)}).hex(),
+            "nothing": pack_tensors({"moment": np.zeros(0, np.float32)}).hex(),
+            "a matrix": pack_tensors({"moment": np.ones((2, 3), np.float32)}).hex(),
+            "other numbers": pack_tensors({"moment": np.ones(3, np.int64)}).hex(),
+        },
+        "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in UNOPENED.items()],
+    }
+
+
 # noise.json
 
 
@@ -586,6 +647,7 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "layouts.json": layouts,
     "tasks.json": tasks,
     "statistics.json": statistics,
+    "everybody.json": everybody,
     "noise.json": noise,
     "sealed.json": sealed,
     "invites.json": invites,

@@ -22,7 +22,7 @@ from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
 from tests.golden.client._sums_vectors import WHY
-from tests.golden.client._vectors import ADAPTED, REFUSED, SKELLAM, TASK, UNSUMMED
+from tests.golden.client._vectors import ADAPTED, LAYOUT, REFUSED, SKELLAM, TASK, UNOPENED, UNSUMMED
 from tests.golden.client.write import FOLDER, text_of
 
 
@@ -93,6 +93,15 @@ def test_statistics_add_up_as_written() -> None:
     for case in file["refused"]:
         with pytest.raises(ConfigError):
             lanes(task_from_json(case["json"].encode()), ADAPTED.part(("adapter.*",)), 5)
+
+
+def test_rounds_against_everybody_tell_as_written() -> None:
+    file = load("everybody.json")
+    assert file == json.loads(text_of("everybody.json"))
+    assert [case["why"] for case in file["refused"]] == list(UNOPENED)
+    for case in file["refused"]:
+        with pytest.raises(ConfigError):
+            METHODS["fedface"].contribution_layout(task_from_json(case["json"].encode()), LAYOUT.part(("mix.*",)), 3)
 
 
 def test_pictures_look_as_written() -> None:

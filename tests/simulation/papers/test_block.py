@@ -19,8 +19,8 @@ from mien.methods import find_method
 from mien.methods.base import DeviceInput, Runtime
 from mien.records import from_mapping
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, ServerSpec, TaskSpec
-from simulation.engines.base import SequentialEngine
-from simulation.engines.engine import Engine, run_task, select
+from simulation.engines.base import Engine, SequentialEngine
+from simulation.engines.engine import run_task, select
 from simulation.engines.fused import FusedEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.faces.conditions import every_second

@@ -37,7 +37,7 @@ import mien.client.wire.Json;
  *       [--sent FILE] [--halt-at WORD]
  * </pre>
  *
- * {@code --sent} writes each round's contribution before any mask, for a test to add up. {@code --halt-at} ends the
+ * {@code --sent} writes each round's contribution before any mask, for a test to add up: FILE, FILE-2, FILE-3 and so on. {@code --halt-at} ends the
  * process at that word of progress as a power cut would.
  */
 public final class Phone implements Listener {
@@ -45,6 +45,7 @@ public final class Phone implements Listener {
 
     private final Map<String, String> options;
     private final Vault rounds;
+    private int numSent;
 
     private Phone(Map<String, String> options, Vault rounds) {
         this.options = options;
@@ -155,8 +156,10 @@ public final class Phone implements Listener {
     public void progress(String word) {
         tell("progress", "word", word);
         if (word.equals("reported") && options.containsKey("sent")) {
+            numSent++;
+            String file = options.get("sent") + (numSent == 1 ? "" : "-" + numSent);
             try {
-                Files.write(Paths.get(options.get("sent")), Peek.contribution(rounds));
+                Files.write(Paths.get(file), Peek.contribution(rounds));
             } catch (IOException error) {
                 throw new UncheckedIOException(error);
             }

@@ -23,7 +23,8 @@ import mien.client.wire.Bytes;
  * Trains two rounds in a row on files and writes what would be sent, for tests that compare it with Python's.
  *
  * <pre>
- * Train FOLDER GRAPHS SEED: reads model_id, model.json, theta.f32, shard (optional), crops, labels, task.json; writes sent-0 and sent-1
+ * Train FOLDER GRAPHS SEED: reads model_id, model.json, theta.f32, shard (optional), crops, labels, task.json, reply-0 and
+ * reply-1 (optional); writes sent-0 and sent-1
  * </pre>
  */
 public final class Train {
@@ -45,7 +46,9 @@ public final class Train {
         Map<String, Tensor> state = new LinkedHashMap<>();
         for (int round = 0; round < 2; round++) {
             long seed = Long.parseLong(arguments[2]) + round;
-            byte[] sent = Practice.run(runtime, model, task, seed, crops, labels, store.loadShard(model), state);
+            Path told = folder.resolve("reply-" + round);
+            byte[] reply = Files.exists(told) ? Files.readAllBytes(told) : new byte[0];
+            byte[] sent = Practice.run(runtime, model, task, seed, crops, labels, store.loadShard(model), state, reply);
             Files.write(folder.resolve("sent-" + round), sent);
         }
         engine.close();

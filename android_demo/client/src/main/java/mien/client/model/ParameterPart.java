@@ -29,4 +29,16 @@ public final class ParameterPart {
         }
         return values;
     }
+
+    /** Returns the full vector with this part's elements in the place of its own. */
+    public float[] scatter(float[] theta, float[] values) {
+        float[] changed = theta.clone();
+        int at = 0;
+        for (String name : names) {
+            ParameterLayout.Entry entry = layout.entries.get(name);
+            System.arraycopy(values, at, changed, entry.offset, entry.size);
+            at += entry.size;
+        }
+        return changed;
+    }
 }

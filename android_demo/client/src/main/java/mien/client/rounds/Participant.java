@@ -13,6 +13,7 @@ import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.RevocationList;
+import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.Model;
 import mien.client.model.ModelStore;
@@ -31,6 +32,7 @@ import mien.client.tasks.Methods;
 import mien.client.tasks.RoundFaces;
 import mien.client.tasks.Statement;
 import mien.client.tasks.TaskSpec;
+import mien.client.tasks.Told;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Tensor;
 import mien.client.wire.Bytes;
@@ -173,7 +175,7 @@ public final class Participant {
             agreement.check(task);
             Methods.check(task);
             Methods.checkPeople(task, people.size());
-            checkAssigned(assignment);
+            checkAssigned(assignment, Methods.told(task));
             Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
             checkFaceInput(model);
             ParameterPart part = part(task, model);
@@ -193,14 +195,17 @@ public final class Participant {
             listener.disclose(new Disclosure(task, layout, numImages(people), people.size()));
             // 6. Train on a statement that the log holds for all to see. 7. Keep what was made, before anyone is told.
             Outcome wait = waitsForAnotherModel(ref, budget, planned, earlier);
-            byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard);
-            if (wait == null) {
-                wait = lookUp(ref, MaskedPart.expected(ref, task, model.modelId, statement, layout));
-            }
             if (wait != null) {
                 return wait;
             }
-            pending = train(ref, taskJson, task, model, part, layout, people, statement, pictures);
+            Told told = told(ref, assignment, Methods.told(task), Told.mostBytes(layout));
+            byte[] words = told.words(Methods.told(task));
+            byte[] statement = Statement.sha256(task.method, model.spec, model.publicShard, words);
+            wait = lookUp(ref, MaskedPart.expected(ref, task, model.modelId, statement, layout));
+            if (wait != null) {
+                return wait;
+            }
+            pending = train(ref, taskJson, task, model, part, layout, people, told, statement, pictures);
             keep(pending);
         } catch (MienException error) {
             if (error.code().isTransient()) {
@@ -251,14 +256,26 @@ public final class Participant {
         }
     }
 
-    private static void checkAssigned(Assignment assignment) {
+    private static void checkAssigned(Assignment assignment, List<String> names) {
         boolean isTold =
                 assignment.hasReplyStream()
                         || !Safetensors.parse(assignment.getReply().toByteArray(), "what the method tells").names().isEmpty();
-        if (assignment.getDuty() != Duty.TRAIN || isTold) {
+        if (assignment.getDuty() != Duty.TRAIN || isTold && names.isEmpty()) {
             throw new MienException(
                     ErrorCode.CONFIG, "the round asks or tells what this program does not know; it stays out of it");
         }
+    }
+
+    /** Returns what the method tells all devices of the round, the long part of it fetched. */
+    private Told told(RoundRef ref, Assignment assignment, List<String> names, long most) {
+        List<byte[]> blobs = new ArrayList<>();
+        blobs.add(assignment.getReply().toByteArray());
+        if (assignment.hasReplyStream()) {
+            listener.progress("fetching");
+            Blob stream = new Blob(assignment.getReplyStream().getSha256(), assignment.getReplyStream().getSizeBytes());
+            blobs.add(client.reply(ref, stream, most));
+        }
+        return Told.parse(blobs, names, most);
     }
 
     private Model model(String modelId) {
@@ -304,6 +321,7 @@ public final class Participant {
             ParameterPart part,
             ContributionLayout layout,
             List<Gallery.Person> people,
+            Told told,
             byte[] statement,
             byte[] pictures) {
         listener.progress(task.trains() ? "training" : "summing");
@@ -315,7 +333,7 @@ public final class Participant {
         long seed = task.localSeed(client.identity.deviceId, ref);
         Methods.Job job =
                 new Methods.Job(
-                        runtimes.apply(model), model, part, layout, task, seed, () -> !conditions.unmet().isEmpty());
+                        runtimes.apply(model), model, part, layout, task, seed, told, () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
         listener.progress(task.trains() ? "trained" : "summed");
         return new Pending(

@@ -21,6 +21,7 @@ import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.ModelStore;
 import mien.client.store.Folder;
+import mien.client.wire.Bytes;
 import mien.client.wire.Retry;
 import mien.client.wire.RoundRef;
 import mien.client.wire.Statuses;
@@ -33,6 +34,7 @@ import mien.v1.ModelsOuterClass.ModelManifest;
 import mien.v1.RoundsGrpc;
 import mien.v1.RoundsOuterClass.CheckInReply;
 import mien.v1.RoundsOuterClass.CheckInRequest;
+import mien.v1.RoundsOuterClass.DownloadReplyRequest;
 import mien.v1.RoundsOuterClass.DownloadRevocationsRequest;
 import mien.v1.RoundsOuterClass.FollowRoundRequest;
 import mien.v1.RoundsOuterClass.LeaveRoundRequest;
@@ -186,7 +188,11 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                     ByteArrayOutputStream list = new ByteArrayOutputStream();
                     Context.CancellableContext context = Context.current().withCancellation();
                     try {
-                        context.run(() -> gather(downloadRevocations(), list));
+                        context.run(
+                                () ->
+                                        gather(
+                                                downloadRevocations(), list, RevocationList.MAX_BYTES,
+                                                "a list of revoked phones"));
                     } finally {
                         context.cancel(null);
                     }
@@ -199,18 +205,58 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                 .downloadRevocations(DownloadRevocationsRequest.getDefaultInstance());
     }
 
-    /** Writes the pieces of a list end to end; throws CORRUPT_DATA for more than a list of revoked phones can have. */
-    static void gather(Iterator<DataChunk> pieces, ByteArrayOutputStream list) {
+    /** Writes pieces end to end; throws CORRUPT_DATA for more than {@code most} bytes of {@code what}. */
+    static void gather(Iterator<DataChunk> pieces, ByteArrayOutputStream whole, long most, String what) {
         while (pieces.hasNext()) {
             ByteString piece = pieces.next().getData();
-            if (piece.size() > RevocationList.MAX_BYTES - list.size()) {
+            if (piece.size() > most - whole.size()) {
                 throw new MienException(
-                        ErrorCode.CORRUPT_DATA,
-                        SERVER + " sends a list of revoked phones without end; tell the operator");
+                        ErrorCode.CORRUPT_DATA, SERVER + " sends " + what + " without end; tell the operator");
             }
             byte[] bytes = piece.toByteArray();
-            list.write(bytes, 0, bytes.length);
+            whole.write(bytes, 0, bytes.length);
         }
+    }
+
+    /**
+     * Returns the long part of what a round's method tells, in memory alone; after a break it goes on from what came. Throws
+     * CORRUPT_DATA for more than {@code most} bytes, before any are fetched, and for others than the hash says.
+     */
+    public byte[] reply(RoundRef ref, Blob blob, long most) {
+        String what = "what the method tells";
+        if (blob.sizeBytes > most) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA,
+                    SERVER + " announced " + blob.sizeBytes + " bytes as " + what + ", and the task can need " + most
+                            + "; tell the operator");
+        }
+        ByteArrayOutputStream whole = new ByteArrayOutputStream();
+        call(
+                () -> {
+                    Context.CancellableContext context = Context.current().withCancellation();
+                    try {
+                        context.run(() -> gather(downloadReply(ref, blob, whole.size()), whole, blob.sizeBytes, what));
+                    } finally {
+                        context.cancel(null);
+                    }
+                    return whole;
+                });
+        if (!Bytes.hex(Bytes.sha256(whole.toByteArray())).equals(blob.sha256)) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA, what + " came damaged; leave the round, or tell the operator");
+        }
+        return whole.toByteArray();
+    }
+
+    private Iterator<DataChunk> downloadReply(RoundRef ref, Blob blob, long offset) {
+        mayGoOn.run();
+        DownloadReplyRequest request =
+                DownloadReplyRequest.newBuilder()
+                        .setRound(ref.message())
+                        .setSha256(blob.sha256)
+                        .setOffset(offset)
+                        .build();
+        return rounds.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).downloadReply(request);
     }
 
     public void leave(RoundRef ref, ErrorCode code) {

@@ -3,6 +3,7 @@ package mien.client.tasks;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
@@ -24,15 +25,35 @@ public final class ContributionLayout {
     public final int size;
     public final String sha256;
 
+    /** How many numbers are a change of the model; 0 where nothing is trained. */
+    public final int numParameters;
+
     private final int numMetrics;
 
     /** The lanes of averaging. */
     public ContributionLayout(ParameterPart part) {
-        this(Arrays.asList("loss_before", "loss_after"), Collections.singletonMap("delta", part.size));
+        this(part, Collections.<String, Integer>emptyMap());
     }
 
-    /** {@code updates} are the sizes of the lanes of more than one element, in order. */
+    /** The lanes of averaging, and behind them others by their sizes. */
+    ContributionLayout(ParameterPart part, Map<String, Integer> beside) {
+        this(Arrays.asList("loss_before", "loss_after"), updates(part, beside), part.size);
+    }
+
+    /** {@code updates} are the sizes of the lanes of more than one element, in order; none is a change of the model. */
     ContributionLayout(List<String> metrics, Map<String, Integer> updates) {
+        this(metrics, updates, 0);
+    }
+
+    private static Map<String, Integer> updates(ParameterPart part, Map<String, Integer> beside) {
+        Map<String, Integer> updates = new LinkedHashMap<>();
+        updates.put("delta", part.size);
+        updates.putAll(beside);
+        return updates;
+    }
+
+    private ContributionLayout(List<String> metrics, Map<String, Integer> updates, int numParameters) {
+        this.numParameters = numParameters;
         List<Object> lanes = new ArrayList<>();
         for (String name : new String[] {"count", "weight"}) {
             lanes.add(Arrays.<Object>asList(name, 1));
@@ -65,17 +86,17 @@ public final class ContributionLayout {
         return numMetrics;
     }
 
-    /** Returns the contribution of what training made of {@code before}. */
-    public byte[] pack(int weight, Trained trained, float[] before) {
+    /** Returns the contribution of what training made of {@code before}, with {@code beside} behind it, which has no weight. */
+    byte[] pack(int weight, Trained trained, float[] before, float... beside) {
         float[] delta = new float[before.length];
         for (int i = 0; i < delta.length; i++) {
             delta[i] = trained.values[i] - before[i];
         }
-        return pack(weight, trained.lossBefore, trained.lossAfter, delta);
+        return pack(weight, trained.lossBefore, trained.lossAfter, delta, beside);
     }
 
     /** Returns a contribution's bytes; throws NON_FINITE where it holds NaN or infinity. */
-    public byte[] pack(int weight, double lossBefore, double lossAfter, float[] delta) {
+    public byte[] pack(int weight, double lossBefore, double lossAfter, float[] delta, float... beside) {
         float[] vector = new float[size];
         vector[0] = 1;
         vector[1] = weight;
@@ -84,6 +105,7 @@ public final class ContributionLayout {
         for (int i = 0; i < delta.length; i++) {
             vector[head() + i] = weight * delta[i];
         }
+        System.arraycopy(beside, 0, vector, head() + delta.length, beside.length);
         return bytes(vector);
     }
 

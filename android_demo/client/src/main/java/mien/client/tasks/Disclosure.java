@@ -40,7 +40,7 @@ public final class Disclosure {
         this.numPeople = numPeople;
         numNumbers = layout.size;
         trains = task.trains();
-        numParameters = trains ? layout.updateSize() : 0;
+        numParameters = layout.numParameters;
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
         weight = trains ? Math.min(numImages, task.maxWeight) : 1;
         fewest = task.smallestSum;

@@ -16,7 +16,8 @@ import mien.client.wire.Fields;
 /**
  * FedFace's device half in its private forms: one person, whose class embedding never leaves.
  *
- * <p>In the softmax form the person is told from the nearest public people.
+ * <p>In the softmax form the person is told from the nearest public people, in the one against everybody from all other
+ * phones' ({@link Everybody}).
  */
 final class FedFace {
     private static final String OWN = "class_embedding";
@@ -30,8 +31,15 @@ final class FedFace {
         options.has("margin");
         options.has("preset");
         options.has("spread_out");
-        boolean isKnown = Arrays.asList("softmax", "hinge").contains(form(options));
-        Methods.require(isKnown, task, "options.private_form = " + form(options));
+        String form = form(task);
+        boolean isKnown = Arrays.asList("softmax", "hinge", Everybody.FORM).contains(form);
+        Methods.require(isKnown, task, "options.private_form = " + form);
+        if (form.equals(Everybody.FORM)) {
+            Everybody.check(task);
+        } else {
+            Methods.require(task.reveals.isEmpty(), task, "privacy.reveals");
+            options.has(Everybody.FORM);
+        }
         publicSpec(options);
         Methods.require(!options.has("public_step"), task, "options.public_step");
         if (options.has("moment")) {
@@ -39,8 +47,14 @@ final class FedFace {
         }
     }
 
-    private static String form(Fields options) {
-        return options.text("private_form", "softmax");
+    /** Returns the form that a task asks for; it asks for moments where it says that they are shown. */
+    private static String form(TaskSpec task) {
+        boolean saysMoments = task.reveals.contains(Everybody.REVEALS);
+        return task.options.text("private_form", saysMoments ? Everybody.FORM : "softmax");
+    }
+
+    static boolean isAgainstEverybody(TaskSpec task) {
+        return form(task).equals(Everybody.FORM);
     }
 
     private static double[] publicSpec(Fields options) {
@@ -58,9 +72,12 @@ final class FedFace {
     }
 
     static Methods.Output run(Methods.Job job, RoundFaces faces, PublicShard shard) {
+        if (isAgainstEverybody(job.task)) {
+            return Everybody.run(job, faces);
+        }
         float[][] kept = Rows.rows(faces.state.get(OWN), job.dim());
         float[] own = kept.length == 1 ? kept[0] : Rows.means(job.embed(faces.crops), faces.labels, 1)[0];
-        if (form(job.task.options).equals("hinge")) {
+        if (form(job.task).equals("hinge")) {
             float[][] rows = {own};
             return OwnClasses.positive(job, faces, rows, job.task.options.real("margin", 0.9));
         }

@@ -16,7 +16,7 @@ import mien.client.train.Objective;
 import mien.client.train.Tensor;
 import mien.client.train.Trained;
 
-/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms), statistics. */
+/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms, but the one with steps), statistics. */
 public final class Methods {
     private static final List<String> FOR_SEVERAL = Arrays.asList("fedavg", "fedprox", Statistics.NAME);
 
@@ -37,8 +37,9 @@ public final class Methods {
         final long seed;
         private final GraphRuntime runtime;
         private final Model model;
-        private final ParameterPart part;
+        final ParameterPart part;
         final ContributionLayout layout;
+        final Told told;
         private final BooleanSupplier shouldStop;
 
         public Job(
@@ -48,7 +49,9 @@ public final class Methods {
                 ContributionLayout layout,
                 TaskSpec task,
                 long seed,
+                Told told,
                 BooleanSupplier shouldStop) {
+            this.told = told;
             this.runtime = runtime;
             this.model = model;
             this.part = part;
@@ -64,6 +67,11 @@ public final class Methods {
 
         float[][] embed(byte[][] crops) {
             return runtime.embed(model.theta, crops);
+        }
+
+        /** Returns embeddings under the model whose trained part was {@code values}. */
+        float[][] embedEarlier(float[] values, byte[][] crops) {
+            return runtime.embed(part.scatter(model.theta, values), crops);
         }
 
         /** Returns what the network makes of crops with other parameters, not normalised. */
@@ -83,10 +91,10 @@ public final class Methods {
             return runtime.train(model.theta, part, crops, objective, task.local, seed, shouldStop);
         }
 
-        /** Returns what a round of averaging sends of training, weighted by the images. */
-        Output output(Trained trained, RoundFaces faces, Map<String, Tensor> state) {
+        /** Returns what a round of averaging sends of training, weighted by the images, and sums beside it. */
+        Output output(Trained trained, RoundFaces faces, Map<String, Tensor> state, float... beside) {
             int weight = Math.min(faces.crops.length, task.maxWeight);
-            return new Output(layout.pack(weight, trained, part.gather(model.theta)), state);
+            return new Output(layout.pack(weight, trained, part.gather(model.theta), beside), state);
         }
     }
 
@@ -99,7 +107,6 @@ public final class Methods {
                 Statistics.check(task);
                 break;
             case "fedface":
-                require(task.reveals.isEmpty(), task, "privacy.reveals");
                 FedFace.check(task);
                 break;
             default:
@@ -111,7 +118,21 @@ public final class Methods {
 
     /** Returns what a device sends in a task; throws CONFIG where the method cannot use the part that is trained. */
     public static ContributionLayout layout(TaskSpec task, Model model, ParameterPart part) {
-        return task.trains() ? new ContributionLayout(part) : Statistics.layout(task, part, model.spec.input.dim);
+        if (!task.trains()) {
+            return Statistics.layout(task, part, model.spec.input.dim);
+        }
+        return isAgainstEverybody(task)
+                ? new ContributionLayout(part, Everybody.lanes(model.spec.input.dim))
+                : new ContributionLayout(part);
+    }
+
+    /** Returns the names of what the method tells all devices of a round alike; none where it tells nothing. */
+    public static List<String> told(TaskSpec task) {
+        return isAgainstEverybody(task) ? Everybody.SHARED : Collections.<String>emptyList();
+    }
+
+    private static boolean isAgainstEverybody(TaskSpec task) {
+        return task.method.equals("fedface") && FedFace.isAgainstEverybody(task);
     }
 
     static void require(boolean holds, TaskSpec task, String option) {

@@ -12,9 +12,10 @@ public final class Statement {
 
     /**
      * Returns the hash that every key of the round is bound to: a coordinator that tells one phone another face input, or
-     * other public faces, gets no sum with that phone in it. {@code publicShard} is null where the model has none.
+     * other public faces, gets no sum with that phone in it. {@code publicShard} is null where the model has none,
+     * {@code told} hashes what the method tells all devices alike, and is empty where it tells nothing.
      */
-    public static byte[] sha256(String method, ModelSpec model, Blob publicShard) {
+    public static byte[] sha256(String method, ModelSpec model, Blob publicShard, byte[] told) {
         byte[][] patterns = new byte[model.patterns.size()][];
         for (int i = 0; i < patterns.length; i++) {
             patterns[i] = Bytes.utf8(model.patterns.get(i));
@@ -30,7 +31,7 @@ public final class Statement {
                 numbers(model.input),
                 Bytes.utf8(model.input.isBgr ? "BGR" : "RGB"),
                 publicShard == null ? new byte[0] : Bytes.unhex(publicShard.sha256),
-                new byte[0]); // what the method tells all: this program takes part in no method that tells anything
+                told);
     }
 
     private static byte[] numbers(FaceInput input) {

@@ -149,6 +149,9 @@ public final class GraphRuntime {
                 boolean isUnit = objective.unitNorm.contains(each.getKey());
                 fixed.put("unit_norm." + each.getKey(), Tensor.number(isUnit ? 1 : 0));
             }
+            for (Map.Entry<String, Tensor> each : objective.fixed.entrySet()) {
+                fixed.put("fixed." + each.getKey(), each.getValue());
+            }
             for (Map.Entry<String, Double> each : objective.constants.entrySet()) {
                 fixed.put("constant." + each.getKey(), Tensor.number(each.getValue()));
             }

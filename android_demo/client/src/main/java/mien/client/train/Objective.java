@@ -12,6 +12,8 @@ public final class Objective {
     final String form;
     /** Trained beside the model, and never sent. */
     final Map<String, Tensor> privateTensors = new LinkedHashMap<>();
+    /** Inputs that stay as they are. */
+    final Map<String, Tensor> fixed = new LinkedHashMap<>();
     /** Rows for each crop, in order. */
     final Map<String, Tensor> perCrop = new LinkedHashMap<>();
 
@@ -31,6 +33,11 @@ public final class Objective {
         if (isUnit) {
             unitNorm.add(name);
         }
+        return this;
+    }
+
+    public Objective fixed(String name, Tensor tensor) {
+        fixed.put(name, tensor);
         return this;
     }
 

@@ -78,8 +78,10 @@ public class LayoutsTest {
         for (int i = 0; i < file.at("statements").size(); i++) {
             Vectors given = file.at("statements").at(i);
             String shard = given.at("public_shard").text();
+            byte[] told = given.at("told").bytes();
             byte[] hash =
-                    Statement.sha256(given.at("method").text(), spec, shard.isEmpty() ? null : new Blob(shard, 1));
+                    Statement.sha256(
+                            given.at("method").text(), spec, shard.isEmpty() ? null : new Blob(shard, 1), told);
             assertArrayEquals(given.at("sha256").bytes(), hash);
         }
     }

@@ -23,7 +23,8 @@ public class RevocationsTest {
     @Test
     public void piecesMakeAList() {
         ByteArrayOutputStream list = new ByteArrayOutputStream();
-        CoordinatorClient.gather(Arrays.asList(piece((byte) 1, (byte) 2), piece(), piece((byte) 3)).iterator(), list);
+        List<DataChunk> pieces = Arrays.asList(piece((byte) 1, (byte) 2), piece(), piece((byte) 3));
+        CoordinatorClient.gather(pieces.iterator(), list, 3, "a list");
         assertArrayEquals(new byte[] {1, 2, 3}, list.toByteArray());
     }
 
@@ -33,7 +34,9 @@ public class RevocationsTest {
         ByteArrayOutputStream list = new ByteArrayOutputStream();
         String told =
                 Raised.by(
-                        ErrorCode.CORRUPT_DATA, "no end", () -> CoordinatorClient.gather(endless.iterator(), list));
+                        ErrorCode.CORRUPT_DATA,
+                        "no end",
+                        () -> CoordinatorClient.gather(endless.iterator(), list, RevocationList.MAX_BYTES, "a list"));
         assertTrue(told, told.contains("without end"));
         assertTrue(list.size() <= RevocationList.MAX_BYTES);
     }

@@ -1,5 +1,6 @@
 package mien.client.tasks;
 
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import mien.client.model.Model;
@@ -12,16 +13,17 @@ import mien.client.train.Tensor;
 public final class Practice {
     private Practice() {}
 
-    /** Returns the contribution of a round; {@code state} is filled with what stays on the device. */
+    /** Returns the contribution of a round in which the server tells {@code reply}; {@code state} is filled with what stays. */
     public static byte[] run(
             GraphRuntime runtime, Model model, byte[] taskJson, long seed, byte[][] crops, int[] labels,
-            PublicShard shard, Map<String, Tensor> state) {
+            PublicShard shard, Map<String, Tensor> state, byte[] reply) {
         TaskSpec task = new TaskSpec(taskJson);
         Methods.check(task);
         ParameterPart part =
                 model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
         ContributionLayout layout = Methods.layout(task, model, part);
-        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, seed, () -> false);
+        Told told = Told.parse(Collections.singletonList(reply), Methods.told(task), Told.mostBytes(layout));
+        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, seed, told, () -> false);
         Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
         state.clear();
         state.putAll(output.state);

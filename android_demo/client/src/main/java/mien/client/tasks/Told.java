@@ -1,0 +1,98 @@
+package mien.client.tasks;
+
+import java.security.MessageDigest;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.wire.Bytes;
+import mien.client.wire.Safetensors;
+
+/** What a method's server tells its devices, the same to all devices of a round: vectors of finite numbers, by name. */
+public final class Told {
+    private static final String WHAT = "what the method tells this phone";
+    /** What fits into an assignment, and what numbers beside a contribution's elements may take. */
+    private static final long INLINE_BYTES = 256 * 1024;
+
+    private static final long MARGIN_BYTES = 64 * 1024;
+
+    private final Map<String, float[]> vectors = new HashMap<>();
+
+    private Told() {}
+
+    /** Returns the most bytes that a device takes: about as many as it sends. */
+    public static long mostBytes(ContributionLayout layout) {
+        return Math.max(INLINE_BYTES, 4L * layout.size + MARGIN_BYTES);
+    }
+
+    /**
+     * Returns what is told in the blobs, a later one's arrays over an earlier one's. Throws VIOLATION for an array that is not
+     * one of {@code names}, CORRUPT_DATA for one that is no vector of finite numbers, and for more than {@code most} bytes.
+     */
+    public static Told parse(List<byte[]> blobs, List<String> names, long most) {
+        Told told = new Told();
+        long bytes = 0;
+        for (byte[] blob : blobs) {
+            Safetensors arrays = Safetensors.parse(blob, WHAT);
+            for (String name : arrays.names()) {
+                if (!names.contains(name)) {
+                    throw new MienException(
+                            ErrorCode.VIOLATION,
+                            "the server told what phones of this task are not told, which could be there to read one phone's"
+                                    + " update out of the sum; leave the round, and tell the operator");
+                }
+                Safetensors.Tensor array = arrays.get(name, "F32");
+                float[] values = Bytes.floats(array.data);
+                if (array.shape.length != 1 || values.length == 0 || !Bytes.isFinite(values)) {
+                    throw otherForm();
+                }
+                told.vectors.put(name, values);
+                bytes += array.data.length;
+            }
+        }
+        if (bytes > most) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA,
+                    "the server told more than this task's method has use for; leave the round, tell the operator");
+        }
+        return told;
+    }
+
+    private static MienException otherForm() {
+        return new MienException(
+                ErrorCode.CORRUPT_DATA,
+                "the server told numbers in another form than this task's; leave the round, and tell the operator");
+    }
+
+    /** Returns a vector, null where it is absent; throws CORRUPT_DATA for one of another length. */
+    float[] vector(String name, int size) {
+        float[] values = vectors.get(name);
+        if (values != null && values.length != size) {
+            throw otherForm();
+        }
+        return values;
+    }
+
+    /** Returns a vector of one number, 0 where it is absent. */
+    int number(String name) {
+        float[] values = vector(name, 1);
+        return values == null ? 0 : (int) values[0];
+    }
+
+    /** Returns the hash of all that is told, which the round's keys are bound to; empty where nothing is. */
+    public byte[] words(List<String> names) {
+        if (vectors.isEmpty()) {
+            return new byte[0];
+        }
+        MessageDigest digest = Bytes.sha256();
+        for (String name : names) {
+            float[] values = vectors.get(name);
+            if (values != null) {
+                digest.update(Bytes.utf8(name + " (" + values.length + ",)\n"));
+                digest.update(Bytes.littleEndian(values));
+            }
+        }
+        return digest.digest();
+    }
+}
