@@ -62,3 +62,13 @@ def test_the_server_spreads_what_it_is_shown() -> None:
     run = run_task(EXACT, TINY.part(), DIM, TINY.theta, Cohort(CROPS), TINY.runtime())
     assert sorted(run.state.revealed) == sorted(CROPS)
     assert FEDAWS.requirements(EXACT).public_faces is False
+
+
+def test_against_everybody_the_start_is_of_no_account() -> None:
+    task = replace(EXACT, privacy=PrivacySpec(reveals=("class_moment",), min_cohort=3))
+    runs = [
+        run_task(replace(task, method=name), TINY.part(), DIM, TINY.theta, Cohort(CROPS), TINY.runtime())
+        for name in ("fedaws", "fedface")
+    ]
+    assert np.abs(runs[0].state.theta - TINY.theta).max() > 1e-3
+    np.testing.assert_array_equal(runs[0].state.theta, runs[1].state.theta)
