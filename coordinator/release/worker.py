@@ -27,6 +27,7 @@ def import_model(
     adapter: bool = False,
     gate: Path | None = None,
     graphs: bool = False,
+    embed_only: bool = False,
     int8_faces: Path | None = None,
     aligned: bool = False,
 ) -> dict[str, Any]:
@@ -34,10 +35,11 @@ def import_model(
 
     `adapter` puts a linear adapter behind it, of which nothing else is trained by default; `gate` (a folder of faces of
     the model's own population, of crops where `aligned`) one that is for another population alone. With `graphs` it
-    gets the graphs of phones without torch, with `int8_faces` (a folder, of crops where `aligned`) an int8 variant;
-    `source` may then be a model folder, too. Returns what was made.
+    gets the graphs of phones without torch, with `embed_only` those alone that embed, with `int8_faces` (a folder, of
+    crops where `aligned`) an int8 variant; `source` may then be a model folder, too. Returns what was made.
     """
-    flags = [f"--{name}" for name, is_on in {"adapter": adapter, "graphs": graphs, "aligned": aligned}.items() if is_on]
+    chosen = {"adapter": adapter, "graphs": graphs, "embed-only": embed_only, "aligned": aligned}
+    flags = [f"--{name}" for name, is_on in chosen.items() if is_on]
     folders = {"--gate": gate, "--int8-faces": int8_faces}
     faces = [word for name, folder in folders.items() if folder is not None for word in (name, str(folder))]
     made = _object(_run(["import", str(source), "--out", str(out), *flags, *faces]))

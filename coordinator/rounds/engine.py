@@ -84,7 +84,10 @@ class Caller:
         return self.can_train(plan) and (not self.methods or plan.task.method in self.methods)
 
     def can_train(self, plan: TaskPlan) -> bool:
-        """Return whether the device can train a task's model; one that names an engine has named all that it can."""
+        """Return whether the device can do a task's work on its model; one that names an engine has named all it can.
+
+        Work that minimises nothing takes the model's backbone, and no graph that trains.
+        """
         if not (self.backbones or self.engines):
             return True
         return plan.spec.backbone in self.backbones and self._has_graphs(plan)

@@ -1,4 +1,4 @@
-"""Models that a device can train, sent at check-in: the coordinator chooses it for no others."""
+"""Models that a device can run, and what it can train of them, sent at check-in: the coordinator chooses no others."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ _MAX_PARTS: Final = 64
 
 @dataclass(frozen=True)
 class Abilities:
-    """Names of backbones that a device can train, and of what runs them; both empty where it sends none.
+    """Names of backbones that a device can embed with, and of what runs them; both empty where it sends none.
 
     `parts` has, by the hash of each part of a model (`ParameterPart.sha256`) that graphs train, the names of their
-    objectives and of these objectives' forms; empty where nothing limits them.
+    objectives and of these objectives' forms; empty where nothing limits them. Where graphs only embed it names the
+    part without a tensor, which no task trains.
     """
 
     backbones: tuple[str, ...] = ()
@@ -51,12 +52,16 @@ def abilities_of(runtime: RuntimeName, graphs: Path) -> Abilities:
     backbones: set[str] = set()
     parts: dict[str, set[str]] = {}
     for folder, manifest in _manifests(graphs):
-        for graph in _trainable(folder, manifest, SUFFIXES[engine]):
-            part = _part_sha256(manifest.layout_sha256, graph.part)
-            if part not in parts and len(parts) == _MAX_PARTS:
-                continue
+        graphs_there = _usable(folder, manifest, SUFFIXES[engine])
+        if graphs_there:
             backbones.add(manifest.backbone)
+        for graph in graphs_there:
+            part = _part_sha256(manifest.layout_sha256, graph.part)
+            if graph.kind != "train" or (part not in parts and len(parts) == _MAX_PARTS):
+                continue
             parts.setdefault(part, set()).update({graph.form, _objective_of(graph.form)})
+    if backbones and not parts:
+        parts[_NO_PART] = set()
     said = {part: tuple(sorted(names)) for part, names in sorted(parts.items())}
     return Abilities(tuple(sorted(backbones)), (engine,), said)
 
@@ -81,13 +86,13 @@ class GraphLook:
         return self.abilities() != before
 
 
-def _trainable(folder: Path, manifest: GraphManifest, suffix: str) -> list[Graph]:
-    """Return an engine's graphs that train; none where one is missing that every training needs."""
+def _usable(folder: Path, manifest: GraphManifest, suffix: str) -> list[Graph]:
+    """Return an engine's graphs that are there; none where one is missing that everything needs."""
     own = [graph for graph in manifest.graphs if graph.file.endswith(suffix)]
     needed = [graph for graph in own if graph.kind in ("embed", "trunk", "tail")]
     if folder.name != manifest.layout_sha256 or not all(_is_there(folder, graph) for graph in needed):
         return []
-    return [graph for graph in own if graph.kind == "train" and _is_there(folder, graph)]
+    return [graph for graph in own if _is_there(folder, graph)]
 
 
 def _is_there(folder: Path, graph: Graph) -> bool:
@@ -97,6 +102,9 @@ def _is_there(folder: Path, graph: Graph) -> bool:
 def _part_sha256(layout_sha256: str, names: tuple[str, ...]) -> str:
     """Return `ParameterPart.sha256` of a part whose layout is known by its hash alone."""
     return hashlib.sha256(json.dumps([layout_sha256, list(names)], separators=(",", ":")).encode()).hexdigest()
+
+
+_NO_PART: Final = _part_sha256("", ())
 
 
 def _objective_of(form: str) -> str:

@@ -148,13 +148,15 @@ def start_phones(stage: Stage) -> None:
 def release_pretrained(stage: Stage, shard: Path) -> Model:
     """Import SFace with the public people and the graphs that phones run, sign it, release it, and return it.
 
+    Graphs that train are made for a task in which phones do.
     No threshold is kept with it: phones would refuse their owners' pictures by it on enrolment, and for people of
     another kind than it was trained on it is too weak for that.
     """
     bundle = bundle_of(stage, "before")
     bundle.parent.mkdir()
+    fewer = () if METHODS[stage.task.method].is_minimised else ("--embed-only",)
     stage.operator(
-        "model", "import", str(sface_path()), "--adapter", "--public", str(shard), "--graphs", str(bundle),
+        "model", "import", str(sface_path()), "--adapter", "--public", str(shard), "--graphs", str(bundle), *fewer,
         "--key", str(stage.folder / RELEASE_KEY), "--release",
     )  # fmt: skip
     return read_model(bundle)

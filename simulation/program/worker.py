@@ -62,6 +62,9 @@ def import_file(
         Path | None, typer.Option(help="Faces of the model's own population, which a gate keeps as it is.")
     ] = None,
     graphs: Annotated[bool, typer.Option(help="Also make the graphs that phones without torch run.")] = False,
+    embed_only: Annotated[
+        bool, typer.Option(help="Of the graphs, those alone that embed: phones train nothing.")
+    ] = False,
     int8_faces: Annotated[Path | None, typer.Option(help="Public faces for an int8 variant, made as well.")] = None,
     aligned: Annotated[bool, typer.Option(help="These faces are aligned crops already.")] = False,
     as_json: Json = True,
@@ -82,7 +85,7 @@ def import_file(
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
     if file.resolve() != out.resolve():
         write_model(model, out)
-    added = add_for_phones(model, out, graphs=graphs, int8_faces=int8_faces, aligned=aligned)
+    added = add_for_phones(model, out, graphs=graphs, embed_only=embed_only, int8_faces=int8_faces, aligned=aligned)
     cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
 
 
@@ -104,14 +107,15 @@ def own_population(model: ImportedModel, folder: Path, *, aligned: bool) -> dict
 
 
 def add_for_phones(
-    model: Model, folder: Path, *, graphs: bool, int8_faces: Path | None, aligned: bool
+    model: Model, folder: Path, *, graphs: bool, int8_faces: Path | None, aligned: bool, embed_only: bool = False
 ) -> dict[str, object]:
     """Write a model's graphs and its int8 variant into its folder, as far as they are wanted; returns what was made."""
     added: dict[str, object] = {}
     if graphs:
         from device_sdk.export.build import export_graphs  # torch's exporter takes longer to load than torch
 
-        manifest = export_graphs(model.spec, model.layout, folder, tell=_tell)
+        training: Any = {"forms": (), "parts": ()} if embed_only else {}
+        manifest = export_graphs(model.spec, model.layout, folder, tell=_tell, **training)
         added["num_graphs"] = len(manifest.graphs)
     if int8_faces is not None:
         from device_sdk.export.variants import faces_in, make_int8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
 from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.storage.home import Home
 from mien.contribution import Total
 from mien.errors import BudgetExceededError
 from mien.layout import model_id
@@ -86,13 +88,19 @@ class Phone:
     def __init__(self, fleet: RealFleet, population: str, number: int, **options: Any) -> None:
         self.said: list[str] = []
         self.contribution = b""
+        self.brings_runtime = True
         self._fleet, self._population, self._number, self._options = fleet, population, number, options
         self._device: Device | None = None
 
     def run(self) -> list[RoundOutcome]:
         name, identity = f"{self._population}{self._number}", IDENTITIES[self._number % len(IDENTITIES)]
         with self._fleet.phone(
-            name, self._population, identity, tell=self._tell, runtime_loader=self._runtime, **self._options
+            name,
+            self._population,
+            identity,
+            tell=self._tell,
+            runtime_loader=self._runtime if self.brings_runtime else None,
+            **self._options,
         ) as self._device:
             if self._number == 0:
                 self._device.enroll("Guest", images_of(IDENTITIES[4])[:3], consent=True)
@@ -164,6 +172,19 @@ def test_the_adapter_is_that_of_the_plain_sum(fleet: RealFleet, form: str) -> No
     assert "the mean of what the model makes of 8 images of 2 people" in said
     assert "nothing is trained on them" in said
     assert "Summing statistics on 8 images." in said
+
+
+def test_a_phone_whose_graphs_only_embed_takes_part_by_itself(fleet: RealFleet) -> None:
+    """As phones do: it says what its graphs can, is asked, and runs them with ONNX Runtime."""
+    spec = task("embeds", "centre")
+    task_id = fleet.submit(spec)
+    phones = [Phone(fleet, "embeds", number, **AGREED) for number in range(3)]
+    phones[1] = Phone(fleet, "embeds", 1, **AGREED, runtime="onnxruntime")
+    phones[1].brings_runtime = False
+    shutil.copytree(fleet.folder / "graphs", Home(fleet.folder / "embeds1").graphs)
+    taken_part(phones)
+    (report,) = fleet.outcome(task_id)
+    assert report.num_reports == 3
 
 
 def test_cohorts_of_two_days_and_a_killed_coordinator_make_one_total(fleet: RealFleet) -> None:

@@ -48,6 +48,12 @@ def import_model(
         Path | None,
         typer.Option(help="A new folder: the model with the graphs that phones without torch run, ready to be signed."),
     ] = None,
+    embed_only: Annotated[
+        bool,
+        typer.Option(
+            "--embed-only", help="With --graphs: those alone that embed, for tasks in which phones train nothing."
+        ),
+    ] = False,
     int8_faces: Annotated[
         Path | None,
         typer.Option(help="With --graphs: public faces, name/*.jpg, for its thresholds and a variant of it in int8."),
@@ -81,7 +87,7 @@ def import_model(
         )
     if adapter and gate is not None:
         raise ConfigError("--gate puts an adapter behind the model, too: leave --adapter out")
-    _check_bundle(graphs, int8_faces, key, release=release, unsigned=unsigned)
+    _check_bundle(graphs, int8_faces, key, release=release, unsigned=unsigned, embed_only=embed_only)
     # A mistyped one is noticed before minutes of work and before anything is imported.
     signing_key = None if key is None else read_key(key)
     with _new_folder(graphs) as temporary:
@@ -98,6 +104,7 @@ def import_model(
                 adapter=adapter,
                 gate=gate,
                 graphs=graphs is not None,
+                embed_only=embed_only,
                 int8_faces=int8_faces,
                 aligned=aligned,
             )
@@ -133,11 +140,13 @@ def import_model(
 
 
 def _check_bundle(
-    graphs: Path | None, int8_faces: Path | None, key: Path | None, *, release: bool, unsigned: bool
+    graphs: Path | None, int8_faces: Path | None, key: Path | None, *, release: bool, unsigned: bool, embed_only: bool
 ) -> None:
     """Raise ConfigError for options of a bundle that contradict each other, AlreadyExistsError where its folder is."""
     if graphs is None and (int8_faces is not None or key is not None):
         raise ConfigError("a variant and a signature go into the folder that is released: add --graphs FOLDER")
+    if graphs is None and embed_only:
+        raise ConfigError("--embed-only chooses among the graphs of --graphs FOLDER; add that, or leave it out")
     if unsigned and (graphs is None or not release or key is not None):
         raise ConfigError("--unsigned goes with --graphs and --release, and without --key; leave it out")
     if graphs is not None and release and key is None and not unsigned:

@@ -50,7 +50,13 @@ def test_graphs_that_only_embed_or_cannot_be_read_train_nothing(tmp_path: Path) 
         (folder / "graphs.json").write_bytes(GraphManifest(name[0], name, FaceInputSpec(), kept).to_json())
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "graphs.json").write_bytes(b"{")
-    assert abilities_of("onnxruntime", tmp_path).backbones == ("e",)
+    found = abilities_of("onnxruntime", tmp_path)
+    assert found.backbones == ("d", "e"), "both embed"
+    shutil.rmtree(tmp_path / ("e" * 64))
+    embeds = abilities_of("onnxruntime", tmp_path)
+    assert embeds.backbones == ("d",)
+    assert not any(embeds.parts.values())
+    assert set(embeds.parts).isdisjoint({*found.parts, TINY.layout.part().sha256})
 
 
 @pytest.mark.parametrize(("engine", "suffix"), [("onnxruntime", ".onnx"), ("executorch", ".pte")])
