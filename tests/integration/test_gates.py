@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from coordinator.operator.client import Coordinator
-from mien.errors import ConfigError
+from mien.errors import ConfigError, ModelMismatchError
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
 from mien.protocol.v1 import operator_pb2
 from mien.rounds.releases import place
-from mien.specs import CohortSpec, GateSpec, TaskSpec
+from mien.specs import CohortSpec, GateSpec, TaskSpec, Threshold
 from simulation.testing import DeviceCredentials, FakeDevice, FakeFleet, tiny_task
-from tests.helpers import run
+from tests.helpers import raised, run
 from tests.integration.real_fleet import small_model
 from tests.integration.test_operating import program
 from tests.simulation.program.test_worker import people_in
@@ -262,3 +262,12 @@ def test_groups_of_people_are_measured_apart_and_go_into_the_models_record(gated
         assert threshold["dataset"] == "public, age 0-12"
     assert all(each["verdict"] != "exceeds" for each in worst["groups"]["rates"])
     assert all(each["threshold"] == threshold["value"] for each in after["groups"])
+
+    async def theirs() -> None:
+        async with gated.operator() as coordinator:
+            foreign = Threshold(0.5, 1e-3, "faces", 9, 30_000, "f" * 64, "2026-01-01")
+            error = await raised(coordinator.set_thresholds(MODEL.model_id, [foreign], []))
+            assert isinstance(error, ModelMismatchError)
+
+    run(theirs())
+    assert operator("model", "show", MODEL.model_id)["thresholds"] == after["thresholds"]

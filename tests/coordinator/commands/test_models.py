@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import io
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from coordinator.commands.cli import app
+from coordinator.commands.measured import by_group
 from coordinator.commands.models import evaluations, imports
 from coordinator.commands.models.common import percent, said_of_thresholds, share_of
 from coordinator.release import worker
 from coordinator.release.signing import create_key
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
 from mien.protocol.canonical import model_to_json
-from mien.rounds.thresholds import thresholds_of
+from mien.rounds.thresholds import group_rates_of, thresholds_of
 from mien.specs import Threshold
 from tests.tiny import tiny_cnn
 
@@ -199,3 +203,81 @@ def test_each_folder_is_named_before_it_is_measured(tmp_path: Path, monkeypatch:
     sets = [(tmp_path / "one", False), (tmp_path / "two", False)]
     records = evaluations._measured(tmp_path, "released", sets, measure, tell=told.append)
     assert [record["of"] for record in records] == [1, 2]
+
+
+def rate(errors: int, of: int) -> dict[str, Any]:
+    return {"rate": errors / of, "errors": errors, "of": of, "interval": {"low": 0.0, "high": 0.5}}
+
+
+def by_age() -> dict[str, Any]:
+    """Return a record of two ages, the young above ten times the target and one old person."""
+    rates = [
+        {"group": "0-12", "people": 30, "verdict": "exceeds", "reason": "FMR 0.1", "fmr": rate(40, 400)},
+        {"group": "60+", "people": 1, "verdict": "too_small", "reason": "one person; add people", "fmr": None},
+    ]
+    return {
+        "dataset": "faces",
+        "model_id": MODEL,
+        "points": [],
+        "groups": {
+            "target_fmr": 1e-3,
+            "threshold": 0.4,
+            "by_worst_group": True,
+            "worst_group": {"attribute": "age", "group": "0-12"},
+            "not_stated": {"age": 3},
+            "rates": [{"attribute": "age", **each, "fnmr": rate(1, 30), "fte": rate(0, 60)} for each in rates],
+            "between": [{"attribute": "age", "first": "0-12", "second": "60+", "fmr": rate(1, 90)}],
+            "warnings": ["age 0-12: FMR 0.1"],
+        },
+    }
+
+
+def test_groups_are_told_with_counts_and_warnings() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    for told in by_group(by_age(), 200):
+        console.print(told)
+    text = console.export_text()
+    for part in (
+        "at the threshold 0.4000 for FMR 0.001 of the worst group, age 0-12; 3 people state no age:",
+        "40 of 400",
+        "TOO HIGH",
+        "age 0-12 with 60+",
+        "Too small to tell: age 60+: one person; add people.",
+        "WARNING: age 0-12: FMR 0.1.",
+    ):
+        assert part in text
+    assert list(by_group({"dataset": "faces"}, 200)) == []
+
+
+def test_rates_by_group_and_thresholds_of_the_worst_one_say_whose_they_are() -> None:
+    point = {"threshold": 0.31, "fmr": 0.0009, "num_mated": 50, "num_non_mated": 40_000, "target_fmr": 0.001}
+    group = {"attribute": "age", "group": "0-12"}
+    search = {"num_scores": 90_000, "points": [{"fmr": 1e-6, "threshold": 0.7, "is_measured": True}]}
+    record = {**by_age(), "points": [{**point, "group": group}, point], "search": search}
+    told = [threshold.dataset for threshold in thresholds_of(record, NOW)]
+    assert told == ["faces, age 0-12", "faces", "faces, age 0-12, templates"]
+    young, old = group_rates_of(record, NOW)
+    assert (young.verdict, young.num_false_matches, young.num_non_mated) == ("exceeds", 40, 400)
+    assert (old.verdict, old.num_false_matches, old.num_non_mated) == ("too_small", 0, 0)
+    assert (young.threshold, young.date, young.model_id) == (0.4, "2026-01-02", MODEL)
+    assert group_rates_of({"dataset": "faces"}, NOW) == []
+
+
+def test_the_faces_are_named_once(tmp_path: Path) -> None:
+    csv, folders, data = tmp_path / "g.csv", tmp_path / "folders", tmp_path / "data"
+    csv.touch()
+    folders.mkdir()
+    faces_of = functools.partial(evaluations._faces_of, protocol="folder", worst_group=False)
+    assert faces_of(data, csv) == data
+    assert faces_of(None, folders) == faces_of(folders, folders) == folders
+    assert faces_of(None, None) is None
+    with pytest.raises(ConfigError, match="name it with --data"):
+        faces_of(None, csv)
+    with pytest.raises(ConfigError, match="leave --data out"):
+        faces_of(data, folders)
+    with pytest.raises(NotFoundError, match="--groups takes a CSV"):
+        faces_of(data, tmp_path / "none")
+    with pytest.raises(ConfigError, match="--worst-group needs --groups"):
+        evaluations._faces_of(data, None, protocol="folder", worst_group=True)
+    with pytest.raises(ConfigError, match="--groups does not go with --protocol lfw"):
+        evaluations._faces_of(data, csv, protocol="lfw", worst_group=False)
