@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,9 +20,9 @@ from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.graphs import tiny_executorch_runtime, tiny_onnx_runtime
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_private_phones import DEADLINES
-from tests.tiny import tiny_cnn
+from tests.tiny import Tiny, tiny_cnn
 
-FEDFACE, TINY, DIM = METHODS["fedface"], tiny_cnn(), 8
+FEDFACE, TINY = METHODS["fedface"], tiny_cnn()
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 RUNTIMES = (lambda: tiny_cnn().runtime(), tiny_onnx_runtime, tiny_executorch_runtime)
 TASK = TaskSpec(
@@ -48,9 +48,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 class Phone:
     """A phone with one engine and one person; it remembers what it sent of each round, before any mask."""
 
-    def __init__(self, fleet: RealFleet, number: int, population: str = TASK.population) -> None:
+    def __init__(
+        self,
+        fleet: RealFleet,
+        number: int,
+        population: str = TASK.population,
+        runtime: Callable[[], Runtime] | None = None,
+    ) -> None:
         self.contributions: list[bytes] = []
         self._fleet, self._number, self._population = fleet, number, population
+        self._make_runtime = RUNTIMES[number] if runtime is None else runtime
 
     def run(self) -> list[RoundOutcome]:
         with self._fleet.phone(
@@ -64,7 +71,7 @@ class Phone:
             return list(self._device.participate(rounds=TASK.rounds))
 
     def _runtime(self, _model: Model) -> Runtime:
-        return RUNTIMES[self._number]()
+        return self._make_runtime()
 
     def _tell(self, event: Event | Transfer) -> None:
         if isinstance(event, Event) and event.kind == "uploading":
@@ -83,13 +90,16 @@ def test_rounds_of_three_engines_are_the_servers_steps_on_the_plain_sums(fleet: 
     assert [[type(each) for each in outcome] for outcome in outcomes] == [[Counted] * 3] * 3
     assert len({MODEL.model_id, *(report.model_id for report in reports)}) == 1 + TASK.rounds
 
-    check_steps(fleet, TASK, [report.model_id for report in reports], [phone.contributions for phone in phones])
+    check_steps(fleet, TASK, TINY, [report.model_id for report in reports], [phone.contributions for phone in phones])
 
 
-def check_steps(fleet: RealFleet, task: TaskSpec, models: Sequence[str], sent: Sequence[Sequence[bytes]]) -> None:
+def check_steps(
+    fleet: RealFleet, task: TaskSpec, tiny: Tiny, models: Sequence[str], sent: Sequence[Sequence[bytes]]
+) -> None:
     """Fail unless each round's model is the server's step on the plain sum of what its phones sent, by phone."""
-    part = TINY.part()
-    layout, state = FEDFACE.contribution_layout(task, part, DIM), FEDFACE.server_start(task, part, TINY.theta)
+    part = tiny.part()
+    layout = FEDFACE.contribution_layout(task, part, tiny.spec.input.dim)
+    state = FEDFACE.server_start(task, part, tiny.theta)
     numbers = plan_numbers(len(sent), l2_clip=task.privacy.l2_clip, max_weight=task.privacy.max_weight)
     weights = [layout.parse(contributions[0]).vector[1] for contributions in sent]
     step = float(sum(weights)) * 2.0**-numbers.frac_bits  # a phone's element is rounded by a step times its weight
@@ -99,4 +109,4 @@ def check_steps(fleet: RealFleet, task: TaskSpec, models: Sequence[str], sent: S
             total = total.plus(layout.parse(contributions[number]))
         state = FEDFACE.server_step(task, part, state, total, {})
         np.testing.assert_allclose(fleet.theta(model), state.theta, atol=(number + 1) * step + 1e-6)
-    assert np.abs(fleet.theta(models[-1]) - TINY.theta).max() > 100 * step
+    assert np.abs(fleet.theta(models[-1]) - tiny.theta).max() > 100 * step
