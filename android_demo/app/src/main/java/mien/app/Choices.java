@@ -2,6 +2,7 @@ package mien.app;
 
 import android.content.Context;
 import android.content.SharedPreferences;
+import java.util.Collections;
 import java.util.EnumSet;
 import mien.client.secagg.Profile;
 import mien.client.tasks.Agreement;
@@ -13,10 +14,8 @@ public final class Choices {
     private static final String TRAINS = "trains";
     private static final String PAUSED = "paused";
 
-    private static final String FEWEST = "fewest";
     private static final String NEXT_TRY = "next_try_ms";
     private static final String LOOKED = "looked_ms";
-    private static final int DEFAULT_FEWEST = new Agreement().minCohort;
 
     private final SharedPreferences stored;
 
@@ -69,18 +68,26 @@ public final class Choices {
         stored.edit().putBoolean(PAUSED, true).apply();
     }
 
-    /** Returns the fewest phones over which a sum has to go that this phone is in. */
-    public int fewest() {
-        return stored.getInt(FEWEST, DEFAULT_FEWEST);
+    /** Returns what the owner chose for a limit, or the client's default. */
+    public int of(Limit limit) {
+        return stored.getInt(limit.key, limit.standard());
     }
 
-    public void demand(int fewest) {
-        stored.edit().putInt(FEWEST, fewest).apply();
+    public void demand(Limit limit, int choice) {
+        stored.edit().putInt(limit.key, choice).apply();
     }
 
     /** Returns what the owner agreed to, as the client checks it. */
     public Agreement agreement() {
-        return new Agreement(fewest(), EnumSet.of(Profile.MALICIOUS_SERVER));
+        int epsilon = of(Limit.EPSILON);
+        return new Agreement(
+                        of(Limit.FEWEST),
+                        EnumSet.of(Profile.MALICIOUS_SERVER),
+                        Collections.<String>emptySet(),
+                        of(Limit.PER_MODEL),
+                        of(Limit.PER_DAY))
+                .withPeers(of(Limit.PEER_AGE), of(Limit.ATTESTED) == 1)
+                .withMaxEpsilon(epsilon == 0 ? Double.POSITIVE_INFINITY : epsilon);
     }
 
     /** Returns before when the coordinator does not want to be asked again, in milliseconds since 1970; 0: any time. */

@@ -7,5 +7,8 @@ public final class Extras {
     /** The number of an enrolled person. */
     public static final String PERSON = "mien.app.person";
 
+    /** The name of a limit of the owner's. */
+    public static final String LIMIT = "mien.app.limit";
+
     private Extras() {}
 }

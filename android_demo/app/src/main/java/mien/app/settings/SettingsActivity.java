@@ -5,6 +5,8 @@ import android.content.Intent;
 import android.content.pm.PackageManager;
 import android.os.Bundle;
 import java.util.Locale;
+import mien.app.Extras;
+import mien.app.Limit;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.Say;
@@ -99,12 +101,14 @@ public final class SettingsActivity extends Screen {
     }
 
     private void showPrivacy() {
-        new Rows(findViewById(R.id.settings_privacy))
-                .way(getString(R.string.settings_agreed), getString(agreed()), () -> open(WelcomeActivity.class))
-                .way(
-                        getString(R.string.fewest_title),
-                        Say.count(this, R.plurals.fewest, phone().choices.fewest()),
-                        () -> open(FewestActivity.class));
+        Rows privacy =
+                new Rows(findViewById(R.id.settings_privacy))
+                        .way(getString(R.string.settings_agreed), getString(agreed()), () -> open(WelcomeActivity.class));
+        for (Limit limit : Limit.values()) {
+            String present = LimitActivity.said(this, limit, phone().choices.of(limit));
+            Intent screen = new Intent(this, LimitActivity.class).putExtra(Extras.LIMIT, limit.name());
+            privacy.way(getString(limit.title), present, () -> startActivity(screen));
+        }
     }
 
     private int agreed() {

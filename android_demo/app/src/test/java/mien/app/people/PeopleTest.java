@@ -32,7 +32,7 @@ import mien.app.Phone;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.app.enrol.EnrolActivity;
-import mien.app.settings.FewestActivity;
+import mien.app.settings.LimitActivity;
 import mien.app.training.TrainingActivity;
 import mien.client.people.Gallery;
 import org.junit.Test;
@@ -104,7 +104,7 @@ public class PeopleTest extends ScreenRunner {
         int ada = enrol("Ada", 5, true);
         lock();
         for (Class<? extends Activity> kind :
-                Arrays.asList(PersonActivity.class, PeopleActivity.class, DeleteActivity.class, EnrolActivity.class, FewestActivity.class)) {
+                Arrays.asList(PersonActivity.class, PeopleActivity.class, DeleteActivity.class, EnrolActivity.class, LimitActivity.class)) {
             phone().owner.came();
             Intent intent = new Intent().putExtra(Extras.PERSON, ada);
             ActivityController<? extends Activity> controller = Robolectric.buildActivity(kind, intent).setup();

@@ -14,8 +14,11 @@ import android.widget.RadioButton;
 import android.widget.TextView;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import mien.app.Extras;
+import mien.app.Limit;
 import mien.app.R;
 import mien.app.ScreenRunner;
+import mien.client.tasks.Agreement;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.Shadows;
@@ -39,48 +42,93 @@ public class SettingsTest extends ScreenRunner {
     @Test
     @Config(qualifiers = GERMAN_NIGHT)
     public void theFewestPhonesInASumAreShown() throws IOException {
-        phone().choices.demand(64);
+        phone().choices.demand(Limit.FEWEST, 64);
         Activity screen = opened();
         assertEquals("64 Telefone", part(screen, R.id.settings_privacy, 1, R.id.row_text));
         ((ViewGroup) screen.findViewById(R.id.settings_privacy)).getChildAt(1).performClick();
         String next = Shadows.shadowOf(screen).getNextStartedActivity().getComponent().getClassName();
-        assertEquals(FewestActivity.class.getName(), next);
+        assertEquals(LimitActivity.class.getName(), next);
         drawWhole(screen, "settings-de-night");
     }
 
     @Test
     public void fewerPhonesAreTakenOnceItIsSaidWhatTheyCost() throws IOException {
-        Activity screen = Robolectric.buildActivity(FewestActivity.class).setup().get();
+        Activity screen = Robolectric.buildActivity(LimitActivity.class).setup().get();
         draw(screen, "fewest");
         assertTrue(choice(screen, 16).isChecked());
         choice(screen, 4).performClick();
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
         drawDialog(asks, "fewest-lower");
-        assertEquals("nothing is lowered before the answer", 16, phone().choices.fewest());
+        assertEquals("nothing is lowered before the answer", 16, phone().choices.of(Limit.FEWEST));
         asks.getButton(AlertDialog.BUTTON_NEGATIVE).performClick();
         await("it stays", () -> choice(screen, 16).isChecked());
         assertFalse(choice(screen, 4).isChecked());
         choice(screen, 8).performClick();
         ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();
-        await("it is lowered", () -> phone().choices.fewest() == 8);
+        await("it is lowered", () -> phone().choices.of(Limit.FEWEST) == 8);
     }
 
     @Test
     @Config(qualifiers = GERMAN)
     public void morePhonesAreTakenAtOnce() throws IOException {
-        Activity screen = Robolectric.buildActivity(FewestActivity.class).setup().get();
+        Activity screen = Robolectric.buildActivity(LimitActivity.class).setup().get();
         choice(screen, 64).performClick();
         assertNull(ShadowAlertDialog.getLatestAlertDialog());
-        assertEquals(64, phone().choices.fewest());
+        assertEquals(64, phone().choices.of(Limit.FEWEST));
         assertTrue(choice(screen, 64).isChecked());
         draw(screen, "fewest-de");
     }
 
     @Test
+    public void everyLimitBeginsAsTheClientHasItAndReachesTheAgreement() {
+        Agreement standard = new Agreement();
+        Agreement agreed = phone().choices.agreement();
+        assertEquals(standard.minCohort, agreed.minCohort);
+        assertEquals(standard.minPeerAgeDays, agreed.minPeerAgeDays);
+        assertEquals(standard.countsAttestedPeers, agreed.countsAttestedPeers);
+        assertEquals(standard.maxEpsilon, agreed.maxEpsilon, 0);
+        assertEquals(standard.maxSumsPerModel, agreed.maxSumsPerModel);
+        assertEquals(standard.maxSumsPerDay, agreed.maxSumsPerDay);
+        for (Limit limit : Limit.values()) {
+            Activity screen = limitScreen(limit);
+            assertTrue(limit + ": the default is one of the choices", ticked(screen) >= 0);
+            choices(screen).getChildAt(choices(screen).getChildCount() - 1).performClick();
+            assertNull(limit + ": more protection is taken at once", ShadowAlertDialog.getLatestAlertDialog());
+        }
+        agreed = phone().choices.agreement();
+        assertEquals(64, agreed.minCohort);
+        assertEquals(30, agreed.minPeerAgeDays);
+        assertFalse(agreed.countsAttestedPeers);
+        assertEquals(1.0, agreed.maxEpsilon, 0);
+        assertEquals(1, agreed.maxSumsPerModel);
+        assertEquals(1, agreed.maxSumsPerDay);
+    }
+
+    @Test
+    public void lessProtectionIsAskedForFirst() throws IOException {
+        for (Limit limit : Limit.values()) {
+            Activity tight = limitScreen(limit);
+            choices(tight).getChildAt(choices(tight).getChildCount() - 1).performClick();
+            int before = phone().choices.of(limit);
+            choices(tight).getChildAt(0).performClick();
+            AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
+            assertEquals(limit + ": nothing changes before the answer", before, phone().choices.of(limit));
+            asks.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+            await(limit + " is lowered", () -> phone().choices.of(limit) != before);
+            draw(tight, "limit-" + limit.key);
+            ShadowAlertDialog.reset();
+        }
+        Agreement agreed = phone().choices.agreement();
+        assertTrue(agreed.countsAttestedPeers);
+        assertTrue(Double.isInfinite(agreed.maxEpsilon));
+        assertEquals(0, agreed.minPeerAgeDays);
+    }
+
+    @Test
     public void onlyTheOwnerChoosesThem() {
         lock();
-        Activity screen = Robolectric.buildActivity(FewestActivity.class).setup().get();
-        assertNull(screen.findViewById(R.id.fewest));
+        Activity screen = Robolectric.buildActivity(LimitActivity.class).setup().get();
+        assertNull(screen.findViewById(R.id.limit));
         Intent asked = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
         Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_CANCELED, null);
         assertTrue(screen.isFinishing());
@@ -101,8 +149,27 @@ public class SettingsTest extends ScreenRunner {
         return screen;
     }
 
+    private static Activity limitScreen(Limit limit) {
+        Intent intent = new Intent().putExtra(Extras.LIMIT, limit.name());
+        return Robolectric.buildActivity(LimitActivity.class, intent).setup().get();
+    }
+
+    private static ViewGroup choices(Activity screen) {
+        return screen.findViewById(R.id.limit);
+    }
+
+    /** Returns which choice is ticked; -1 where none is. */
+    private static int ticked(Activity screen) {
+        for (int i = 0; i < choices(screen).getChildCount(); i++) {
+            if (((RadioButton) choices(screen).getChildAt(i)).isChecked()) {
+                return i;
+            }
+        }
+        return -1;
+    }
+
     private static RadioButton choice(Activity screen, int fewest) {
-        ViewGroup choices = screen.findViewById(R.id.fewest);
+        ViewGroup choices = screen.findViewById(R.id.limit);
         for (int i = 0; i < choices.getChildCount(); i++) {
             RadioButton each = (RadioButton) choices.getChildAt(i);
             if (each.getText().toString().startsWith(fewest + " ")) {

@@ -24,6 +24,7 @@ import java.security.GeneralSecurityException;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.Collections;
+import mien.app.Limit;
 import mien.app.MainActivity;
 import mien.app.R;
 import mien.app.ScreenRunner;
@@ -220,7 +221,7 @@ public class TrainingTest extends ScreenRunner {
     @Test
     public void theTermsOfTheAgreementAreTheOwners() {
         assertEquals(new Agreement().minCohort, phone().choices.agreement().minCohort);
-        phone().choices.demand(64);
+        phone().choices.demand(Limit.FEWEST, 64);
         assertEquals(64, phone().choices.agreement().minCohort);
     }
 
