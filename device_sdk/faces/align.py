@@ -6,6 +6,8 @@ Point Patterns", PAMI 1991; the crop is read with bilinear interpolation, black 
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Final
 
 import cv2
@@ -44,6 +46,12 @@ def similarity(source: Points, target: Points) -> NDArray[np.float64]:
     return np.column_stack((scale * rotation, mean_target - scale * rotation @ mean_source))
 
 
+def roll_deg(landmarks: Points) -> float:
+    """Return by how many degrees a face with these landmarks (5, 2) leans clockwise; errors as `similarity`."""
+    matrix = similarity(landmarks, FaceInputSpec().template)
+    return -math.degrees(math.atan2(matrix[1, 0], matrix[0, 0]))
+
+
 def _degenerate() -> LowQualityError:
     reason = Reason.LANDMARKS
     return LowQualityError(f"the landmarks of the face give no direction. {reason.hint}", reasons=(reason,))
@@ -56,15 +64,44 @@ def align_face(image: Pixels, landmarks: Points, spec: FaceInputSpec) -> Pixels:
     first shrunk by averaging whole pixels, as bilinear reading alone would skip most of its pixels and keep their
     noise. Raises LowQualityError for landmarks that give no direction.
     """
-    matrix = similarity(landmarks, spec.template)
+    return _read(image, landmarks, spec.template, (spec.width, spec.height))
+
+
+@dataclass(frozen=True)
+class Square:
+    """A square of an image, `width` pixels wide there, read as `side` pixels.
+
+    `centre` (x, y) lies in the image; what leans clockwise by `turn_deg` there stands upright in the square.
+    """
+
+    centre: tuple[float, float]
+    width: float
+    side: int
+    turn_deg: float = 0.0
+
+    def read(self, image: Pixels) -> Pixels:
+        """Return its pixels (side, side, 3), read as `align_face` reads; LowQualityError where it has no size."""
+        low, high = -0.5, self.side - 0.5
+        corners = np.array(((low, low), (high, low), (high, high), (low, high)))
+        return _read(image, self.to_image(corners), corners, (self.side, self.side))
+
+    def to_image(self, points: Points) -> Points:
+        """Return where points (N, 2) of the square lie in the image."""
+        turn = math.radians(self.turn_deg)
+        axes = np.array(((math.cos(turn), math.sin(turn)), (-math.sin(turn), math.cos(turn))))
+        placed: Points = (points - (self.side - 1) / 2) * (self.width / self.side) @ axes + self.centre
+        return placed
+
+
+def _read(image: Pixels, source: Points, target: Points, size: tuple[int, int]) -> Pixels:
+    """Return pixels of `size` (width, height) in which the points `source` of an image lie nearest to `target`."""
+    matrix = similarity(source, target)
     shrink = min(int(1.0 / np.hypot(*matrix[:, 0])), *image.shape[:2])
     if shrink >= 2:
-        image, landmarks = _shrink(image, landmarks, shrink)
-        matrix = similarity(landmarks, spec.template)
-    crop = cv2.warpAffine(
-        image, matrix, (spec.width, spec.height), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=0
-    )
-    return np.asarray(crop, dtype=np.uint8)
+        image, source = _shrink(image, source, shrink)
+        matrix = similarity(source, target)
+    pixels = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=0)
+    return np.asarray(pixels, dtype=np.uint8)
 
 
 def _shrink(image: Pixels, landmarks: Points, factor: int) -> tuple[Pixels, Points]:

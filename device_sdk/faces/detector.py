@@ -58,6 +58,18 @@ class Face:
         x, y, width, height = self.box
         return x + width / 2, y + height / 2
 
+    def turned_back(self, quarters: int, height: int, width: int) -> Face:
+        """Return this face of an image that `numpy.rot90` turned by quarters in the image (height, width) it was."""
+        corners = np.array((self.box[:2], np.add(self.box[:2], self.box[2:])))
+        points = np.concatenate((corners, self.landmarks))
+        for turn in range(quarters):
+            # The point (x, y) was at (last - y, x) a quarter before; `last` column of the picture then.
+            last = (width if (quarters - turn) % 2 else height) - 1
+            points = np.stack((last - points[:, 1], points[:, 0]), axis=1)
+        (left, top), (right, bottom) = points[:2].min(axis=0), points[:2].max(axis=0)
+        box = (float(left), float(top), float(right - left), float(bottom - top))
+        return Face(box, points[2:], self.score)
+
 
 class ChoiceRule(StrEnum):
     """Choice of the face of an image.
@@ -107,17 +119,17 @@ class FaceDetector:
     def detect(self, image: Pixels) -> tuple[Face, ...]:
         """Return the faces of an image (H, W, 3) uint8 RGB, best score first; empty where there is none.
 
-        The image is searched with its longest side at `DETECTION_SIDE` at most, then, if nothing was found, at twice
-        the size: that finds small faces in large photos and faces which fill a small image.
+        The image is searched as `search` does, then, if nothing was found, at twice the size: that finds small faces in
+        large photos and faces which fill a small image.
         """
+        return self.search(image) or self.search(image, 2)
+
+    def search(self, image: Pixels, times: int = 1) -> tuple[Face, ...]:
+        """Return what one search finds with the image's longest side at `DETECTION_SIDE` at most, times `times`."""
         height, width = image.shape[:2]
         if min(height, width) < MIN_IMAGE_SIDE:
             return ()
-        scale = min(1.0, DETECTION_SIDE / max(height, width))
-        return self._search(image, scale) or self._search(image, 2 * scale)
-
-    def _search(self, image: Pixels, scale: float) -> tuple[Face, ...]:
-        """Return the faces found in the image resized by `scale`, in coordinates of the image as given."""
+        scale = times * min(1.0, DETECTION_SIDE / max(height, width))
         resized, (scale_x, scale_y) = _resize(image, scale)
         height, width = resized.shape[:2]
         with self._lock:

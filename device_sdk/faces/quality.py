@@ -43,8 +43,9 @@ class QualityPolicy:
     `min_sharpness`: 1 - perceptual blur, 0..1. `min_highlight`: 95th percentile of the face's grey levels, 0..255.
     `max_saturated`: share of the face's pixels that are white. `min_contrast`: standard deviation of the face's grey
     levels. `max_yaw_deg`: good to about ten degrees. `max_pitch_deg`: the estimate shows only extremes.
-    `max_roll_deg`: alignment takes roll out, the detector does not. `min_visible`: share of the face inside the image.
-    `max_landmark_error_px`: distance of the landmarks from those of any turned face, in pixels of the crop.
+    `max_roll_deg`: 180 takes faces whichever way up, which alignment sets upright. `min_visible`: share of the face
+    inside the image. `max_landmark_error_px`: distance of the landmarks from those of any turned face, in pixels of the
+    crop.
     """
 
     min_score: float = 0.75
@@ -55,7 +56,7 @@ class QualityPolicy:
     min_contrast: float = 7.0
     max_yaw_deg: float = 50.0
     max_pitch_deg: float = 20.0
-    max_roll_deg: float = 45.0
+    max_roll_deg: float = 180.0
     min_visible: float = 0.9
     max_landmark_error_px: float = 2.0
 

@@ -15,20 +15,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from device_sdk.faces import (
-    ChoiceRule,
-    Face,
-    FaceDetector,
-    FacePipeline,
-    align_face,
-    assess,
-    choose_face,
-    decode_image,
-    load_detector,
-)
+from device_sdk.faces import FaceDetector, FacePipeline, Quality, align_face, decode_image, load_detector
 from device_sdk.faces.detector import _packaged_model
 from device_sdk.faces.images import Pixels
-from mien.errors import LowQualityError, MultipleFacesError, NoFaceError
+from mien.errors import MultipleFacesError, NoFaceError
 from mien.models.known_models import SFACE
 from mien.specs import FaceInputSpec
 from simulation.synthetic import committed_faces
@@ -42,8 +32,10 @@ NUM_MEASURES: Final = 10
 # Both run the same network in float32, with sums in another order; measured: 2e-4 pixels, 5e-7.
 POINT_TOLERANCE_PX: Final = 0.01
 SCORE_TOLERANCE: Final = 1e-5
-# Measured: 6e-5 of the pixels are one grey level apart, none two.
+# Measured: 6e-5 of the pixels are one grey level apart, none two; 3e-2 of faces that were set upright by a look, whose
+# pixels round otherwise.
 CROP_SHARE: Final = 1e-3
+SET_UPRIGHT_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -54,6 +46,8 @@ class Seen:
     words: tuple[str, ...]
     crop: NDArray[np.uint8] | None = field(repr=False)
     measures: NDArray[np.float64] = field(repr=False)
+    is_as_found: bool = True
+    """Whether the crop is made from the landmarks of the first search; the JVM does not say."""
 
 
 def jvm(images: Sequence[Pixels]) -> list[Seen]:
@@ -89,25 +83,16 @@ def python(detector: FaceDetector, image: Pixels) -> Seen:
     faces = detector.detect(image)
     rows = np.array([[*face.box, *face.landmarks.ravel(), face.score] for face in faces]).reshape(-1, 15)
     try:
-        face = choose_face(faces, image.shape, ChoiceRule.ONLY)
+        seen = FacePipeline(SPEC, detector=detector)._find(image, detector)
     except NoFaceError:
         return Seen(rows, ("no_face",), None, np.empty(0))
     except MultipleFacesError:
         return Seen(rows, ("multiple_faces",), None, np.empty(0))
-    crop = align_face(image, face.landmarks, SPEC)
-    return Seen(rows, words(detector, image), crop, measures(image, face, crop))
+    is_as_found = any(np.array_equal(seen.crop, align_face(image, face.landmarks, SPEC)) for face in faces)
+    return Seen(rows, tuple(map(str, seen.quality.reasons)), seen.crop, measures(seen.quality), is_as_found)
 
 
-def words(detector: FaceDetector, image: Pixels) -> tuple[str, ...]:
-    try:
-        FacePipeline(SPEC, detector=detector).acquire(image)
-    except LowQualityError as error:
-        return tuple(dict.fromkeys(map(str, error.reasons)))
-    return ()
-
-
-def measures(image: Pixels, face: Face, crop: Pixels) -> NDArray[np.float64]:
-    quality = assess(image.shape, face, crop, None)
+def measures(quality: Quality) -> NDArray[np.float64]:
     geometry, look = quality.geometry, quality.appearance
     assert geometry is not None
     return np.array(
@@ -139,10 +124,17 @@ def assert_same(ours: Sequence[Seen], theirs: Sequence[Seen], *, close_calls: in
         if python_saw.crop is None or jvm_saw.crop is None:
             continue
         apart = np.abs(python_saw.crop.astype(int) - jvm_saw.crop)
-        assert apart.max() <= 1
-        assert apart.mean() <= CROP_SHARE
-        np.testing.assert_allclose(jvm_saw.measures, python_saw.measures, atol=0.01)
+        assert apart.max() <= (1 if python_saw.is_as_found else 8)
+        assert apart.mean() <= (CROP_SHARE if python_saw.is_as_found else SET_UPRIGHT_SHARE)
+        atol = 0.01 if python_saw.is_as_found else 0.1
+        np.testing.assert_allclose(jvm_saw.measures, python_saw.measures, atol=atol)
     assert otherwise <= close_calls
+
+
+def leaning(image: Pixels, degrees: float) -> Pixels:
+    """Return a picture turned clockwise about its middle."""
+    matrix = cv2.getRotationMatrix2D((image.shape[1] / 2, image.shape[0] / 2), -degrees, 0.8)
+    return np.asarray(cv2.warpAffine(image, matrix, image.shape[1::-1], borderMode=cv2.BORDER_REFLECT), np.uint8)
 
 
 @pytest.fixture(scope="module")
@@ -155,11 +147,11 @@ def test_made_up_faces_and_what_is_wrong_with_them(detector: FaceDetector) -> No
     whole = [paths[0] for paths in committed_faces("test").values()][:5]
     spoilt = sorted((Path(__file__).parents[1] / "data" / "faces").glob("*.jpg"))
     images = [decode_image(path) for path in (*whole, *spoilt)]
-    images += [np.ascontiguousarray(images[0][::-1, ::-1]), images[1][:9], images[2][:150, :60].copy()]
+    images += [np.ascontiguousarray(np.rot90(image, turn)) for image in images[:2] for turn in (1, 2, 3)]
+    images += [np.asarray(cv2.resize(images[1][::-1, ::-1], (700, 700)), np.uint8), leaning(images[3], 30)]
+    images += [images[1][:9], images[2][:150, :60].copy()]
     ours = [python(detector, image) for image in images]
-    assert {"no_face", "multiple_faces", "blurred", "too_dark", "rolled"} <= {
-        word for seen in ours for word in seen.words
-    }
+    assert {"no_face", "multiple_faces", "blurred", "too_dark"} <= {word for seen in ours for word in seen.words}
     assert_same(ours, jvm(images), close_calls=0)
 
 
@@ -173,6 +165,8 @@ def test_real_faces_of_many_sizes(detector: FaceDetector) -> None:
     images = [decode_image(path) for path in files[:: len(files) // 24]]
     for number, factor in ((0, 0.25), (5, 3.1), (10, 5.3), (15, 7.9)):
         images[number] = np.asarray(cv2.resize(images[number], None, fx=factor, fy=factor), np.uint8)
+    for number, turn in ((1, 1), (6, 2), (11, 3), (15, 2)):
+        images[number] = np.ascontiguousarray(np.rot90(images[number], turn))
     ours, theirs = [python(detector, image) for image in images], jvm(images)
     assert_same(ours, theirs, close_calls=1)
     crops = [(a.crop, b.crop) for a, b in zip(ours, theirs, strict=True) if a.crop is not None and b.crop is not None]

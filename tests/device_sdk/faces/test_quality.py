@@ -285,10 +285,6 @@ def faded(image: Pixels) -> Pixels:
     return np.rint(image * 0.1 + 170).astype(np.uint8)
 
 
-def upside_down(image: Pixels) -> Pixels:
-    return np.ascontiguousarray(image[::-1, ::-1])
-
-
 @pytest.fixture(scope="module")
 def centre(detector: FaceDetector) -> FacePipeline:
     return FacePipeline(FaceInputSpec(), choice=ChoiceRule.CENTRE, detector=detector)
@@ -303,14 +299,14 @@ class TestRates:
     def test_renders_pass(self, centre: FacePipeline, synthetic_files: list[Path]) -> None:
         assert accepted_share(centre, [decode_image(path) for path in spread(synthetic_files, 120)]) >= 0.92
 
-    @pytest.mark.parametrize("spoil", [darkened, blurred, shrunk, faded, upside_down])
+    @pytest.mark.parametrize("spoil", [darkened, blurred, shrunk, faded])
     def test_spoiled_photographs_do_not(
         self, centre: FacePipeline, lfw_files: list[Path], spoil: Callable[[Pixels], Pixels]
     ) -> None:
         images = [spoil(decode_image(path)) for path in spread(lfw_files, 40)]
         assert accepted_share(centre, images) <= 0.125
 
-    @pytest.mark.parametrize("spoil", [darkened, blurred, shrunk, faded, upside_down])
+    @pytest.mark.parametrize("spoil", [darkened, blurred, shrunk, faded])
     def test_spoiled_renders_do_not(
         self, centre: FacePipeline, synthetic_files: list[Path], spoil: Callable[[Pixels], Pixels]
     ) -> None:

@@ -46,6 +46,7 @@ from mien.specs import (
 )
 from tests.golden.client._admissions_vectors import admissions
 from tests.golden.client._revocations_vectors import revocations
+from tests.golden.client._search_vectors import search as search_vectors
 from tests.golden.client._sums_vectors import sums
 from tests.golden.client._transparency_vectors import transparency
 from tests.golden.client._vision_vectors import vision
@@ -642,6 +643,11 @@ def releases() -> Json:
     }
 
 
+def search() -> Json:
+    spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=3), "made up", "none", ("mix.*",))
+    return search_vectors(spec, LAYOUT)
+
+
 FILES: Mapping[str, Callable[[], Json]] = {
     "draws.json": draws,
     "layouts.json": layouts,
@@ -657,4 +663,5 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "revocations.json": revocations,
     "admissions.json": admissions,
     "vision.json": vision,
+    "search.json": search,
 }

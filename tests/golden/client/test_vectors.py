@@ -31,7 +31,16 @@ def load(name: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "name", ["admissions.json", "draws.json", "invites.json", "revocations.json", "sealed.json", "transparency.json"]
+    "name",
+    [
+        "admissions.json",
+        "draws.json",
+        "invites.json",
+        "revocations.json",
+        "sealed.json",
+        "search.json",
+        "transparency.json",
+    ],
 )
 def test_the_files_are_what_the_code_gives(name: str) -> None:
     written = (FOLDER / name).read_text(encoding="utf-8")
@@ -104,6 +113,20 @@ def test_rounds_against_everybody_tell_as_written() -> None:
             METHODS["fedface"].contribution_layout(task_from_json(case["json"].encode()), LAYOUT.part(("mix.*",)), 3)
 
 
+def test_searches_end_in_every_way() -> None:
+    file = load("search.json")
+    found = [at for case in file["models"] for at in case["at"]]
+    assert {at["too_many"] for at in found} == {True, False}
+    assert any(not case["at"] for case in file["models"])
+    stored = file["stored"]["cases"]
+    assert {(case["raised"], bool(case["named"])) for case in stored} == {
+        ("", False),
+        ("low_quality", False),
+        ("low_quality", True),
+        ("already_exists", True),
+    }
+
+
 def test_pictures_look_as_written() -> None:
     """Processors round differently: pixels may be one grey level apart."""
     _assert_close(json.loads(text_of("vision.json")), load("vision.json"))
@@ -131,7 +154,7 @@ def _assert_close(now: Any, written: Any) -> None:
 def test_every_reason_to_refuse_a_picture_is_there() -> None:
     file = load("vision.json")
     seen = {word for case in file["appearances"] + file["geometries"] for word in case["words"]}
-    assert seen == set(file["hints"])
+    assert seen | {"rolled"} == set(file["hints"]), "that a face is rolled, looks at it say"
 
 
 def test_every_reason_to_refuse_a_task_is_there() -> None:

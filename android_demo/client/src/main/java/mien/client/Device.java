@@ -200,24 +200,43 @@ public final class Device implements AutoCloseable {
 
     /**
      * Enrols a person from aligned crops (112 x 112, RGB) with the model in use; returns their number. {@code agrees} is
-     * the person's own consent that their pictures train. Throws NOT_FOUND before the first update.
+     * the person's own consent that their pictures train. Throws NOT_FOUND before the first update, and what {@link
+     * Recogniser#checkStored} throws.
      */
     public int enrol(String name, byte[][] crops, boolean agrees) {
+        return enrol(name, crops, agrees, false);
+    }
+
+    /** As {@link #enrol(String, byte[][], boolean)}; with {@code anyway} nobody is compared with anybody. */
+    public int enrol(String name, byte[][] crops, boolean agrees, boolean anyway) {
         if (name.length() > LONGEST_NAME) {
             throw new MienException(ErrorCode.CONFIG, "the name is longer than is kept; choose a shorter one");
         }
         Recogniser now = recogniser();
-        int id = gallery.enrol(name, crops, now.template(crops), now.model.modelId, clock.unixMs(), agrees);
+        float[] template = now.template(crops);
+        if (!anyway) {
+            now.checkStored(template, Recogniser.NOBODY);
+        }
+        int id = gallery.enrol(name, crops, template, now.model.modelId, clock.unixMs(), agrees);
         if (agrees) {
             stayingOut.afterAgreement();
         }
         return id;
     }
 
-    /** Adds one more sitting of a person: another day, with glasses. */
+    /** Adds one more sitting of a person: another day, with glasses. Throws what {@link Recogniser#checkStored} throws. */
     public void add(int person, byte[][] crops) {
+        add(person, crops, false);
+    }
+
+    /** As {@link #add(int, byte[][])}; with {@code anyway} nobody is compared with anybody. */
+    public void add(int person, byte[][] crops, boolean anyway) {
         Recogniser now = recogniser();
-        gallery.add(person, crops, now.template(crops), now.model.modelId);
+        float[] template = now.template(crops);
+        if (!anyway) {
+            now.checkStored(template, person);
+        }
+        gallery.add(person, crops, template, now.model.modelId);
     }
 
     /**

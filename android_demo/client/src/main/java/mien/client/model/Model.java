@@ -8,7 +8,7 @@ public final class Model {
     /** Null where the model has none. */
     public final Blob publicShard;
 
-    Model(String modelId, ModelSpec spec, float[] theta, Blob publicShard) {
+    public Model(String modelId, ModelSpec spec, float[] theta, Blob publicShard) {
         this.modelId = modelId;
         this.spec = spec;
         this.theta = theta;

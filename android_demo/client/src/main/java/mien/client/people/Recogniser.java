@@ -1,19 +1,21 @@
 package mien.client.people;
 
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.model.FaceInput;
 import mien.client.model.Model;
-import mien.client.model.ModelSpec;
 import mien.client.train.GraphRuntime;
+import mien.client.wire.Texts;
 
 /** Verifies and identifies aligned crops against the gallery, at the threshold that came with the model. */
 public final class Recogniser {
-    /** The false match rate to stay under. */
-    private static final double MAX_FMR = 1e-3;
     /** In the place of a person's number, which is at least 1. */
-    private static final int NOBODY = 0;
+    public static final int NOBODY = 0;
 
     public final Model model;
     private final GraphRuntime runtime;
@@ -74,30 +76,73 @@ public final class Recogniser {
         if (everybody.isEmpty()) {
             throw new MienException(ErrorCode.NOT_ENROLLED, "nobody is enrolled yet; enrol somebody first");
         }
-        double threshold = threshold();
+        Operating at = among(everybody.size());
         float[] probe = embed(new byte[][] {crop})[0];
-        while (true) {
-            int found = nearest(everybody, probe, threshold);
-            Gallery.Person person = found == NOBODY ? null : gallery.person(found);
-            if (person == null || !person.isDamaged) {
-                return new Decision(person);
+        List<Gallery.Person> found = new ArrayList<>();
+        for (int id : reaching(everybody, probe, at.value)) {
+            Gallery.Person person = gallery.person(id);
+            if (!person.isDamaged) {
+                found.add(person);
             }
-            everybody.remove(found);
+        }
+        Gallery.Person first = found.isEmpty() ? null : found.remove(0);
+        return new Decision(first, found, at.isTooMany());
+    }
+
+    /**
+     * Refuses pictures, by their template, that contradict who is enrolled: {@code own}, or {@link #NOBODY} for somebody new,
+     * and the others. Throws LOW_QUALITY where they do not look like that person as enrolled, and ALREADY_EXISTS where they
+     * look more like somebody else: one face under two names. A model without a threshold compares nothing.
+     */
+    public void checkStored(float[] template, int own) {
+        Map<Integer, float[][]> everybody = gallery.templates(model.modelId);
+        double unlikeBelow;
+        double alikeFrom;
+        try {
+            unlikeBelow = threshold();
+            alikeFrom = among(everybody.size() + 1).value;
+        } catch (MienException error) {
+            if (error.code() == ErrorCode.CONFIG) {
+                return;
+            }
+            throw error;
+        }
+        float[][] before = everybody.remove(own);
+        double reached = score(before, template);
+        StringBuilder others = new StringBuilder();
+        for (int id : reaching(everybody, template, Math.max(alikeFrom, reached))) {
+            Gallery.Person person = gallery.person(id);
+            if (!person.isDamaged) {
+                others.append(others.length() == 0 ? "" : " and ").append(Texts.isolated(person.name));
+            }
+        }
+        if (own != NOBODY && reached < unlikeBelow) {
+            throw new MienException(
+                    ErrorCode.LOW_QUALITY,
+                    "these pictures do not look like that person as enrolled"
+                            + (others.length() == 0 ? "" : ", but like " + others)
+                            + "; nothing was stored: choose the right person, or add them anyway if you are sure");
+        }
+        if (others.length() > 0) {
+            throw new MienException(
+                    ErrorCode.ALREADY_EXISTS,
+                    "this is the face of " + others + ", who is enrolled already; nothing was stored: add pictures to that "
+                            + "person, or enrol anyway if these are two people who look alike");
         }
     }
 
-    /** Returns whose template is the nearest, NOBODY where none is near enough. */
-    private static int nearest(Map<Integer, float[][]> everybody, float[] probe, double threshold) {
-        int best = NOBODY;
-        double highest = Double.NEGATIVE_INFINITY;
+    /** Returns whose templates reach a threshold, the nearest first. */
+    private static List<Integer> reaching(Map<Integer, float[][]> everybody, float[] probe, double threshold) {
+        Map<Integer, Double> scores = new LinkedHashMap<>();
         for (Map.Entry<Integer, float[][]> each : everybody.entrySet()) {
             double score = score(each.getValue(), probe);
-            if (score > highest) {
-                highest = score;
-                best = each.getKey();
+            if (score >= threshold) {
+                scores.put(each.getKey(), score);
             }
         }
-        return highest >= threshold ? best : NOBODY;
+        List<Integer> found = new ArrayList<>(scores.keySet());
+        Collections.sort(found, (one, other) -> Double.compare(scores.get(other), scores.get(one)));
+        return found;
     }
 
     /** Returns the highest cosine to any template. */
@@ -113,19 +158,13 @@ public final class Recogniser {
         return best;
     }
 
-    /** Returns the model's own threshold with the highest false match rate that is low enough; throws CONFIG without one. */
+    /** Returns the model's own threshold for one comparison; throws CONFIG without one. */
     public double threshold() {
-        ModelSpec.Threshold best = null;
-        for (ModelSpec.Threshold each : model.spec.thresholds) {
-            boolean counts = each.modelId.equals(model.modelId) && each.fmr <= MAX_FMR;
-            if (counts && (best == null || each.fmr > best.fmr || (each.fmr == best.fmr && each.value < best.value))) {
-                best = each;
-            }
-        }
-        if (best == null) {
-            throw new MienException(
-                    ErrorCode.CONFIG, "the model has no threshold yet, so nobody can be verified; ask the operator");
-        }
-        return best.value;
+        return Operating.of(model.spec.thresholds, model.modelId).value;
+    }
+
+    /** Returns the threshold of a search among so many; throws CONFIG as {@link #threshold}. */
+    public Operating among(int numEnrolled) {
+        return Operating.among(model.spec.thresholds, model.modelId, numEnrolled);
     }
 }

@@ -19,22 +19,32 @@ public final class Aligner {
      * by averaging whole pixels. Throws LOW_QUALITY for landmarks that give no direction.
      */
     public static byte[] crop(Frame frame, Face face) {
-        double[] landmarks = face.landmarks;
-        Similarity map = map(landmarks);
+        return read(frame, face.landmarks, TEMPLATE, SIDE);
+    }
+
+    /** Returns by how many degrees a face leans clockwise; throws LOW_QUALITY for landmarks that give no direction. */
+    static double rollDeg(Face face) {
+        Similarity map = map(face.landmarks, TEMPLATE);
+        return -Math.toDegrees(Math.atan2(map.b, map.a));
+    }
+
+    /** Returns a square of pixels in which points of the picture lie nearest to {@code target}. */
+    static byte[] read(Frame frame, double[] source, double[] target, int side) {
+        Similarity map = map(source, target);
         int shrink = (int) Math.min(1 / map.scale(), Math.min(frame.width, frame.height));
         if (shrink >= 2) {
             Frame small = Resizing.averaged(frame, shrink, shrink);
-            double[] nearer = new double[landmarks.length];
+            double[] nearer = new double[source.length];
             for (int i = 0; i < nearer.length; i++) {
-                nearer[i] = (landmarks[i] + 0.5) / shrink - 0.5;
+                nearer[i] = (source[i] + 0.5) / shrink - 0.5;
             }
-            return Warp.apply(small, map(nearer), SIDE, SIDE);
+            return Warp.apply(small, map(nearer, target), side, side);
         }
-        return Warp.apply(frame, map, SIDE, SIDE);
+        return Warp.apply(frame, map, side, side);
     }
 
-    private static Similarity map(double[] landmarks) {
-        Similarity map = Similarity.between(landmarks, TEMPLATE);
+    private static Similarity map(double[] source, double[] target) {
+        Similarity map = Similarity.between(source, target);
         if (map == null) {
             throw new MienException(
                     ErrorCode.LOW_QUALITY, "the landmarks of the face give no direction. " + Hint.LANDMARKS.text());

@@ -44,6 +44,28 @@ public final class Face {
         return largest;
     }
 
+    /** Returns this face of a picture that {@link Frame#turned} turned by quarters in the picture that it was. */
+    Face turnedBack(int quarters, Frame before) {
+        double[] points = new double[landmarks.length + 4];
+        System.arraycopy(landmarks, 0, points, 0, landmarks.length);
+        System.arraycopy(new double[] {x, y, x + width, y + height}, 0, points, landmarks.length, 4);
+        for (int turn = 0; turn < quarters; turn++) {
+            // The point (x, y) was at (last - y, x) a quarter before, where the last column was `last`.
+            int last = ((quarters - turn) % 2 == 0 ? before.height : before.width) - 1;
+            for (int i = 0; i < points.length; i += 2) {
+                double row = points[i];
+                points[i] = last - points[i + 1];
+                points[i + 1] = row;
+            }
+        }
+        int box = landmarks.length;
+        double left = Math.min(points[box], points[box + 2]);
+        double top = Math.min(points[box + 1], points[box + 3]);
+        double right = Math.max(points[box], points[box + 2]);
+        double bottom = Math.max(points[box + 1], points[box + 3]);
+        return new Face(left, top, right - left, bottom - top, java.util.Arrays.copyOf(points, box), score);
+    }
+
     /** Returns how many faces are not far in the background. */
     static int countRelevant(List<Face> faces) {
         double least = RELEVANT_SHARE * largest(faces).area();

@@ -10,7 +10,7 @@ final class QualityPolicy {
     static final double MIN_CONTRAST = 7;
     static final double MAX_YAW_DEG = 50;
     static final double MAX_PITCH_DEG = 20;
-    static final double MAX_ROLL_DEG = 45;
+    static final double MAX_ROLL_DEG = 180;
     static final double MIN_VISIBLE = 0.9;
     static final double MAX_LANDMARK_ERROR_PX = 2;
 

@@ -40,15 +40,20 @@ public final class YuNet implements FaceFinder {
 
     @Override
     public synchronized List<Face> find(Frame frame) {
+        List<Face> found = search(frame, 1);
+        return found.isEmpty() ? search(frame, 2) : found;
+    }
+
+    @Override
+    public synchronized List<Face> search(Frame frame) {
+        return search(frame, 1);
+    }
+
+    private List<Face> search(Frame frame, int times) {
         if (Math.min(frame.width, frame.height) < MIN_SIDE) {
             return Collections.emptyList();
         }
-        double scale = Math.min(1.0, (double) DETECTION_SIDE / Math.max(frame.width, frame.height));
-        List<Face> found = search(frame, scale);
-        return found.isEmpty() ? search(frame, 2 * scale) : found;
-    }
-
-    private List<Face> search(Frame frame, double scale) {
+        double scale = times * Math.min(1.0, (double) DETECTION_SIDE / Math.max(frame.width, frame.height));
         int width = Math.max(1, (int) Math.rint(frame.width * scale));
         int height = Math.max(1, (int) Math.rint(frame.height * scale));
         Frame resized = Resizing.to(frame, width, height);

@@ -22,4 +22,16 @@ public final class Texts {
         }
         return text;
     }
+
+    /** Returns a name to be put into a sentence: one that is written from right to left turns nothing around it. */
+    public static String isolated(String name) {
+        boolean turns = name.codePoints().map(Character::getDirectionality).anyMatch(Texts::isFromRight);
+        return turns ? "\u2068" + name + "\u2069" : name;
+    }
+
+    private static boolean isFromRight(int direction) {
+        return direction == Character.DIRECTIONALITY_RIGHT_TO_LEFT
+                || direction == Character.DIRECTIONALITY_RIGHT_TO_LEFT_ARABIC
+                || direction == Character.DIRECTIONALITY_ARABIC_NUMBER;
+    }
 }

@@ -42,25 +42,59 @@ public class JudgeTest {
         assertTrue("half as wide counts no more", look(far, face).isGood());
     }
 
-    @Test
-    public void aFaceThatIsSurerInATurnedPictureIsNotUpright() {
-        Frame wide = Drawings.squares(200, 150, 16, 100, 80, 0);
-        Face unsure = Drawings.head(0, 0.88);
-        Face sure = Drawings.head(0, 0.92);
-        FaceFinder finder = new FaceFinder() {
-            @Override
-            public java.util.List<Face> find(Frame searched) {
-                return Collections.singletonList(searched.width == wide.width && searched == wide ? unsure : sure);
-            }
+    /** Sees the face that it was told in each picture, and in looks at it what was said for each, in turn. */
+    private static final class Looks implements FaceFinder {
+        private final Face face;
+        private final Face[] seen;
+        private int next;
 
-            @Override
-            public void close() {}
-        };
-        assertEquals(Collections.singletonList(Hint.ROLLED), new FaceReader(finder).look(wide).hints);
-        assertTrue("only a little surer", look(Drawings.head(0, 0.88)).isGood());
-        FixedFinder still = new FixedFinder(sure);
-        new FaceReader(still).look(wide);
-        assertEquals("a sure face is not looked for again", 1, still.numLooks);
+        Looks(Face face, Face... seen) {
+            this.face = face;
+            this.seen = seen;
+        }
+
+        @Override
+        public java.util.List<Face> find(Frame searched) {
+            return Collections.singletonList(face);
+        }
+
+        @Override
+        public java.util.List<Face> search(Frame searched) {
+            Face shown = next < seen.length ? seen[next] : null;
+            next++;
+            return shown == null ? Collections.<Face>emptyList() : Collections.singletonList(shown);
+        }
+
+        @Override
+        public void close() {}
+    }
+
+    @Test
+    public void aFaceWhoseLooksDisagreeIsNotUpright() {
+        Face face = Drawings.head(0, 0.9);
+        Face nearly = Drawings.head(0, 0.885);
+        FaceFinder torn = new Looks(face, face, null, null, null, nearly);
+        assertEquals(Collections.singletonList(Hint.ROLLED), new FaceReader(torn).look(frame).hints);
+        FaceFinder sure = new Looks(face, face, null, null, null, Drawings.head(0, 0.87));
+        assertTrue(new FaceReader(sure).look(frame).isGood());
+        FaceFinder beside = new Looks(face, face, nearly);
+        assertTrue("an eighth of a turn is no other way up", new FaceReader(beside).look(frame).isGood());
+        assertEquals(Collections.singletonList(Hint.ROLLED), new FaceReader(new Looks(face)).look(frame).hints);
+    }
+
+    @Test
+    public void aFaceUpsideDownIsSeenUpright() {
+        Face face = Drawings.head(0, 0.9);
+        Face[] looks = new Face[9];
+        looks[0] = Drawings.head(0, 0.8);
+        looks[4] = face;
+        looks[8] = new Face(200, 190, 80, 100, Drawings.head(0, 0.9).landmarks, 0.91);
+        Look look = new FaceReader(new Looks(face, looks)).look(frame);
+        assertTrue(look.hints.toString(), !look.hints.contains(Hint.ROLLED));
+        assertEquals("the box is as it was found", face.x, look.face.x, 0);
+        assertTrue("left and right are where the head has them", look.face.landmarks[0] > look.face.landmarks[2]);
+        looks[8] = null;
+        assertEquals(Hint.ROLLED, new FaceReader(new Looks(face, looks)).look(frame).hints.get(0));
     }
 
     @Test
@@ -71,7 +105,7 @@ public class JudgeTest {
         assertEquals(Collections.singletonList(Hint.LANDMARKS), look.hints);
         Face head = Drawings.head(0, 0.9);
         Look outside = look(new Face(Double.NaN, Double.NaN, Double.NaN, 1, head.landmarks, Double.NaN));
-        assertEquals(Arrays.asList(Hint.UNCLEAR, Hint.CUT_OFF), outside.hints);
+        assertEquals(Arrays.asList(Hint.ROLLED, Hint.UNCLEAR, Hint.CUT_OFF), outside.hints);
     }
 
     @Test

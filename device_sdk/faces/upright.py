@@ -1,0 +1,78 @@
+"""Which way up a face is, told by a few looks at it.
+
+YuNet finds faces that lie on their side or stand on their head too, puts the eyes where the mouth is, and is nearly as
+sure of large ones as of upright ones; of faces that lean it marks half the lean. Neither landmarks nor the score of one
+search tell. Seen at one small size, whatever the picture's, a face is surer upright than turned.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from device_sdk.faces.align import Square, roll_deg
+from device_sdk.faces.detector import Face, FaceDetector
+from device_sdk.faces.images import Pixels
+from mien.errors import LowQualityError
+
+# A look is at so many pixels around the face: 0.8 ms. The last is finer, for the landmarks.
+_SIDE: Final = 96
+_FINE_SIDE: Final = 320
+# How much wider than the box of a face a look at it is.
+_ROOM: Final = 1.6
+_TURNS: Final = range(0, 360, 45)
+# How much surer the surest look has to be than any that disagrees.
+_SURER: Final = 0.02
+_AGREE_DEG: Final = 75.0
+# A face that leans by less is taken as it was found, if it was found so.
+_STRAIGHT_DEG: Final = 5.0
+# A face that was set upright and leans by more was seen wrongly.
+_REST_DEG: Final = 25.0
+
+
+def set_upright(image: Pixels, face: Face, detector: FaceDetector) -> Face | None:
+    """Return a face of an image (H, W, 3) uint8 RGB with landmarks that were found with its head up; None if unclear.
+
+    Its box is as it was found. Eight looks, an eighth of a turn apart, say about where up is.
+    """
+    try:
+        first = roll_deg(face.landmarks)
+        width = _ROOM * max(face.box[2:])
+        around = Square(face.centre, 1.5 * width, _SIDE * 3 // 2).read(image)
+        direction = _direction(around, detector)
+        if direction is None or (abs(direction) <= _STRAIGHT_DEG and abs(first) <= _REST_DEG):
+            return None if direction is None else face
+        square = Square(face.centre, 1.5 * width, _FINE_SIDE, direction)
+        found = detector.search(square.read(image))
+        if not found:
+            return None
+        nearest = min(found, key=lambda other: np.hypot(*np.subtract(other.centre, (_FINE_SIDE - 1) / 2)))
+        if abs(roll_deg(nearest.landmarks)) > _REST_DEG:
+            return None
+        return Face(face.box, square.to_image(nearest.landmarks), nearest.score)
+    except LowQualityError:  # landmarks in one point
+        return None
+
+
+def _direction(around: Pixels, detector: FaceDetector) -> float | None:
+    """Return about by how many degrees a face leans clockwise, as the surest look says; None where none is."""
+    looks = []
+    for turn in _TURNS:
+        found = detector.search(_middle(turn).read(around))
+        looks += [(face.score, turn + roll_deg(face.landmarks)) for face in found[:1]]
+    if not looks:
+        return None
+    score, direction = max(looks)
+    rivals = (other for other, elsewhere in looks if abs(_wrapped(elsewhere - direction)) > _AGREE_DEG)
+    return None if max(rivals, default=0.0) > score - _SURER else _wrapped(direction)
+
+
+def _middle(turn_deg: float) -> Square:
+    middle = (_SIDE * 3 // 2 - 1) / 2
+    return Square((middle, middle), _SIDE, _SIDE, turn_deg)
+
+
+def _wrapped(degrees: float) -> float:
+    """Return an angle within half a turn of 0."""
+    return (degrees + 180) % 360 - 180
