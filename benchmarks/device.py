@@ -33,6 +33,7 @@ from benchmarks import _common, _parity
 from benchmarks._device import LOCAL, Case, Engine, Turn, measure
 from benchmarks._parity import relative
 from device_sdk.export.build import export_graphs
+from device_sdk.models.packaged import sface_path
 from device_sdk.runtimes.forms import ObjectiveForm, exportable, standard_forms
 from device_sdk.runtimes.manifest import SUFFIXES, GraphEngine, GraphFolder, folder_for
 from device_sdk.runtimes.torch_runtime import TorchRuntime
@@ -40,7 +41,6 @@ from mien.backbones import build_backbone, layout_of, theta_of
 from mien.backbones.importers import ImportedModel, import_model, with_adapter
 from mien.methods.base import Objective
 from mien.specs import ModelSpec
-from simulation.faces.models import sface_path
 
 NUM_CROPS: Final = 6
 NUM_CLASSES: Final = 5

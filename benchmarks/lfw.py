@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import _common
+from device_sdk.models.packaged import sface_path
 from mien import format as fmt
 from mien.backbones import layout_of
 from mien.backbones.importers import import_sface
@@ -35,7 +36,6 @@ from mien.layout import model_id
 from mien.shell.pages import Facts, Figure, Report, Table, Tile, Tiles, columns, render
 from mien.specs import to_mapping
 from simulation.faces.listed import EmbeddedSamples, embed_named, read_pairs
-from simulation.faces.models import sface_path
 from simulation.pages.figures import NamedCurve, det_chart, roc_chart
 
 REFERENCE: Final = 0.9942

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from benchmarks import _common
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.faces.crops import MASTER, fit_crops
+from device_sdk.models.packaged import sface_path
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model
 from mien.evaluation.scores import all_pairs
@@ -29,7 +30,6 @@ from mien.evaluation.verification import det_curve, point_at_fmr
 from mien.methods.base import Embeddings
 from mien.methods.personal_branch import BranchSpec, Judgement, judge, template
 from simulation.faces.datasets import digest, find_people, read_people
-from simulation.faces.models import sface_path
 
 FMR: Final = 1e-3
 MIN_IMAGES: Final = 6

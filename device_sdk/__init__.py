@@ -1,14 +1,16 @@
-"""Mien on a device: `Device` joins a fleet, enrols people, verifies and identifies them, and takes part in training.
+"""Mien on a device: `Device` enrols people, verifies and identifies them; in a fleet it takes part in training.
 
 ::
 
+    verify_pair("a.jpg", "b.jpg")  # a Match, or not: with the recogniser that comes with this package
+
     with Device.open("~/.local/share/mien/device") as device:
-        device.join("mien://join?...")
         device.enroll("Ada", "photos/ada", consent=True)
         match device.verify("Ada", "door.jpg"):
             case Match(name=name): ...
             case Unknown(): ...
             case NoFace() | MultipleFaces() | LowQuality(): ...
+        device.join("mien://join?...")  # whoever is enrolled stays
         for outcome in device.participate(rounds=3): ...
 
 Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
@@ -25,7 +27,7 @@ from mien._door import door
 from mien.shell.tls import refuse_tls12
 
 if TYPE_CHECKING:
-    from device_sdk.device import Device, ModelUpdate
+    from device_sdk.device import Device, ModelUpdate, verify_pair
     from device_sdk.faces.images import Frame
     from device_sdk.people.enroll import Enrollment, RefusedImage
     from device_sdk.people.enrolled import Person
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     from device_sdk.people.recogniser import Operating
     from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, Outcome, PresentationAttack, Unknown
     from device_sdk.rounds.conditions import Conditions, StatedConditions, SystemConditions
-    from device_sdk.rounds.participate import Counted, Event, NotCounted, Transfer
+    from device_sdk.rounds.events import Event, Transfer
+    from device_sdk.rounds.participate import Counted, NotCounted
     from device_sdk.server.identity import Identity
     from device_sdk.status import DeviceStatus
     from mien.protocol.rounds import Wait
@@ -66,6 +69,7 @@ __all__ = [
     "Transfer",
     "Unknown",
     "Wait",
+    "verify_pair",
 ]
 
 refuse_tls12()
@@ -77,14 +81,15 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
 _HOME_OF: Final = {
     "Wait": "server.client",
-    **dict.fromkeys(("Device", "ModelUpdate"), "device"),
+    **dict.fromkeys(("Device", "ModelUpdate", "verify_pair"), "device"),
     "DeviceStatus": "status",
     "Frame": "faces.images",
     **dict.fromkeys(("Enrollment", "RefusedImage"), "people.enroll"),
     "Person": "people.enrolled",
     "Identity": "server.identity",
     **dict.fromkeys(("Conditions", "StatedConditions", "SystemConditions"), "rounds.conditions"),
-    **dict.fromkeys(("Counted", "Event", "NotCounted", "Transfer"), "rounds.participate"),
+    **dict.fromkeys(("Event", "Transfer"), "rounds.events"),
+    **dict.fromkeys(("Counted", "NotCounted"), "rounds.participate"),
     "PadCheck": "people.liveness",
     "Personalised": "people.personal",
     "Operating": "people.recogniser",

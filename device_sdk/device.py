@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, cast
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from device_sdk.config import DeviceConfig, load_config
 from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
@@ -19,6 +20,7 @@ from device_sdk.faces.source import SourceFaces, read_source
 from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.models.graphs import fetch_graphs, list_in_force
 from device_sdk.models.models import KnownModel, Model, ModelStore
+from device_sdk.models.packaged import packaged_model
 from device_sdk.models.releases import CheckedRelease, ReleaseGuard
 from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
 from device_sdk.people.backup import seal_backup, unseal_backup
@@ -26,29 +28,13 @@ from device_sdk.people.enroll import Enrollment, RefusedImage, check_restored, e
 from device_sdk.people.enrolled import LastRound, Person, name_is_taken, said_of_threshold
 from device_sdk.people.gallery import Gallery, from_plain
 from device_sdk.people.liveness import PadCheck, checked
-from device_sdk.people.personal import Personalised, PersonalRecogniser, personalise
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point, point_among
 from device_sdk.people.stored_personal import Form, StoredPersonal
-from device_sdk.people.verify import Comparer, Outcome
-from device_sdk.rounds.attempts import Attempts, OwnSum, sums_today
-from device_sdk.rounds.budget import TrainingBudget
+from device_sdk.people.verify import Comparer, Outcome, compare, nobody_is_enrolled
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
-from device_sdk.rounds.participate import (
-    Counted,
-    Event,
-    Listener,
-    Participant,
-    RoundOutcome,
-    fetch_model,
-    take_part,
-    transfer,
-)
-from device_sdk.rounds.round_log import LogFiles, RoundLog
-from device_sdk.rounds.training_people import person_beside_source
-from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import CoordinatorClient
-from device_sdk.server.identity import Identity, IdentityFiles
-from device_sdk.server.join import join, registrar_answers, relocate, renew, renewal_due
+from device_sdk.rounds.events import Event, Listener, transfer
+from device_sdk.runtimes import load_embedder, load_runtime
+from device_sdk.server.identity import Identity, IdentityFiles, renewal_due
 from device_sdk.status import DeviceStatus
 from device_sdk.storage.home import Home, default_root
 from device_sdk.storage.keystore import KeyStore, open_key_store
@@ -81,6 +67,14 @@ from mien.shell.lock import exclusive
 from mien.shell.settings import Resolved
 from mien.specs import GroupRate, ModelSpec
 
+# What only training or a server takes is imported where it is used: recognising people does without gRPC.
+if TYPE_CHECKING:
+    from device_sdk.people.personal import Personalised, PersonalRecogniser
+    from device_sdk.rounds.attempts import Attempts, OwnSum
+    from device_sdk.rounds.participate import Participant, RoundOutcome
+    from device_sdk.rounds.round_log import LogFiles, RoundLog
+    from device_sdk.server.client import CoordinatorClient
+
 RuntimeLoader = Callable[[Model], Runtime]
 
 MAX_BACKUP_BYTES: Final = 2**32
@@ -104,7 +98,8 @@ class ModelUpdate:
 class Device:
     """One device and its home folder. Use it in a `with` block, or close it.
 
-    Nothing is fetched or decrypted before it is needed; torch is imported only to embed or train.
+    In no fleet it recognises people with the recogniser that comes with this package (`device_sdk.models.packaged`).
+    Nothing is fetched or decrypted before it is needed; torch is imported to train, and to embed where no graphs do.
     """
 
     def __init__(
@@ -126,12 +121,13 @@ class Device:
         self._rng = rng
         self._tell = tell
         self._load_runtime = runtime_loader or self._default_runtime
+        self._load_embedder = runtime_loader or self._default_embedder
         self._pad = checked(pad)
         self._identity_files = IdentityFiles(home, key_store)
         self._gallery: Gallery | None = None
         self._attempts: Attempts | None = None
         self._renewal_after_s = 0.0
-        self._runtimes: dict[str, Runtime] = {}
+        self._runtimes: dict[str, tuple[str, Runtime]] = {}
         self._loaded: LoadedVariant | None = None
         self.models = ModelStore(home.models)
         self.variants = VariantStore(home.variants)
@@ -187,14 +183,40 @@ class Device:
     # --- joining ---
 
     def join(self, invite: str) -> Identity:
-        """Join the fleet that an invite URL names, and return who this device is there; may be repeated."""
+        """Join the fleet that an invite URL names, and return who this device is there; may be repeated.
+
+        Whoever is enrolled stays, with templates of the fleet's released model; where that cannot be had now, an event
+        says so, and `update` fetches it later.
+        """
+        from device_sdk.server.join import join
+
         with self._revocation_noted():
-            return join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+            identity = join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+        if self.gallery.form_id is not None:
+            self._update_or_tell(self.update)
+        return identity
 
     def relocate(self, invite: str) -> Identity:
         """Follow this device's fleet to where an invite says it moved, and keep id, people and all else."""
+        from device_sdk.server.join import relocate
+
         with self._revocation_noted():
             return relocate(self.identity, Invite.from_url(invite), self._identity_files, self.clock, self._rng)
+
+    def renew_certificate(self) -> Identity:
+        """Renew this device's certificate now, whatever is left of it; that also asks whether releases are signed.
+
+        It renews itself when little is left. Raises InviteError in no fleet.
+        """
+        from device_sdk.server.join import renew
+
+        with self._revocation_noted():
+            return renew(self.identity, self._identity_files, self.clock, self._rng)
+
+    @property
+    def is_in_fleet(self) -> bool:
+        """Whether this device has joined a fleet; without one it recognises people, and trains nothing."""
+        return self._identity_files.joined()
 
     @property
     def identity(self) -> Identity:
@@ -259,7 +281,19 @@ class Device:
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return the enrolled person whose face is in an image, or Unknown."""
+        if not self.people():
+            raise nobody_is_enrolled()
         return self._comparer().identify(image)
+
+    def verify_pair(self, reference: ImageSource, probe: ImageSource) -> Outcome:
+        """Return whether two pictures show one person, whom a `Match` calls by the name of `reference`.
+
+        It takes the recogniser of this home, or where nobody is enrolled the packaged one, and stores nothing.
+        """
+        form = self.gallery.form_id
+        recogniser = self._recogniser(packaged_model()) if form is None else self.recogniser()
+        at = self.operating_point(recogniser.model, recogniser.variant)
+        return compare(reference, probe, recogniser, self._pipeline, at, self._pad)
 
     def _comparer(self) -> Comparer:
         recogniser = self.recogniser()
@@ -294,6 +328,8 @@ class Device:
         return self._personalise(recogniser, form or self.config.personal_backbone)
 
     def _personalise(self, recogniser: Recogniser, form: Form) -> Personalised:
+        from device_sdk.people.personal import personalise
+
         shard = self.models.load_shard(recogniser.model)
         at = self.operating_point(recogniser.model)
         return personalise(self.gallery, recogniser, shard, at.value, form)
@@ -312,6 +348,8 @@ class Device:
         stored = self.gallery.personal(recogniser.model_id)
         if stored is None or not self._is_fitted_to(stored, recogniser.model):
             return None
+        from device_sdk.people.personal import PersonalRecogniser
+
         return PersonalRecogniser(recogniser, stored)
 
     def _is_fitted_to(self, stored: StoredPersonal, model: KnownModel) -> bool:
@@ -362,7 +400,7 @@ class Device:
         Copies of these files from before can never be read again. Raises UnreachableError while another one does so.
         """
         self.gallery.rotate_key()
-        if self._identity_files.joined():
+        if self.is_in_fleet:
             self.attempts.rotate_key()
 
     def renew(self, name: str) -> int:
@@ -375,7 +413,7 @@ class Device:
         Returns whether nothing is left to be told; where the coordinator is away, or no longer admits this device, it
         is told at the next connection that succeeds.
         """
-        if not self._identity_files.joined() or self.gallery.stays_out is None:
+        if not self.is_in_fleet or self.gallery.stays_out is None:
             return True
         try:
             with self.connect():
@@ -388,7 +426,7 @@ class Device:
 
         The coordinator is asked to leave this device out of rounds, if it can be reached.
         """
-        if self._identity_files.joined():
+        if self.is_in_fleet:
             self._leave_rounds()
         self.close()
         Gallery.wipe(self.home.gallery, self._key_store)
@@ -404,7 +442,7 @@ class Device:
     # --- models ---
 
     def recogniser(self) -> Recogniser:
-        """Return the recogniser that the gallery's templates are made with, fetching the released model at first."""
+        """Return the recogniser that the gallery's templates are made with; at first, as `update` brings it."""
         form = self.gallery.form_id
         if form is None or not self._holds(form):
             self.update()
@@ -426,7 +464,7 @@ class Device:
 
     def _is_signed(self) -> bool:
         """Return whether this fleet's releases are signed, and their thresholds with them."""
-        return self._identity_files.joined() and bool(self.identity.release_key)
+        return self.is_in_fleet and bool(self.identity.release_key)
 
     def lacks_threshold(self) -> str:
         """Return why no threshold decides with the form in use, and what helps; empty where one does, or none is."""
@@ -454,10 +492,34 @@ class Device:
     def update(self) -> ModelUpdate:
         """Fetch the released model and re-embed the gallery with it in one switch; the old one serves until then.
 
-        The same happens where `inference.tier` names another form of the model than the one in use.
+        The same happens where `inference.tier` names another form of the model than the one in use. In no fleet it is
+        the recogniser that comes with this package.
         """
+        if not self.is_in_fleet:
+            return self._take_packaged()
         with self.connect() as client:
             return self._update(client)
+
+    def _update_or_tell(self, update: Callable[[], ModelUpdate]) -> None:
+        try:
+            update()
+        except (ConfigError, UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
+            self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
+
+    def _take_packaged(self) -> ModelUpdate:
+        """Use the recogniser that comes with this program, with the thresholds that it brings now."""
+        model, before = packaged_model(), self.gallery.form_id
+        changed = before != model.model_id
+        if changed:
+            facts = {"model_id": model.model_id}
+            self._tell(Event("packaged_model", "This device is in no fleet: it takes the packaged recogniser.", facts))
+        with self.models.switching():
+            self.models.put(model)
+            recogniser = self._recogniser(model)
+            num_templates = 0
+            if changed:
+                num_templates = self.gallery.reembed(recogniser.form_id, recogniser.input, recogniser.embed)
+        return ModelUpdate(model.model_id, changed=changed, num_templates=num_templates)
 
     def _update(self, client: CoordinatorClient) -> ModelUpdate:
         release = self._release_guard.check(client.manifest())
@@ -512,6 +574,8 @@ class Device:
         The release is remembered just before it comes into force: a device that dies in between takes it at its next
         update, one that died the other way round would let an older one in.
         """
+        from device_sdk.rounds.participate import fetch_model
+
         manifest = release.manifest
         before, tier = self.gallery.form_id, FLOAT32 if variant is None else variant.tier
         if before == form_id(manifest.model_id, "" if variant is None else variant.sha256):
@@ -544,6 +608,8 @@ class Device:
 
     def _refresh(self, client: CoordinatorClient, release: CheckedRelease, variant: Variant | None) -> None:
         """Adopt news about the form in use: its thresholds, which are in force once they are fetched."""
+        from device_sdk.rounds.participate import fetch_model
+
         manifest = release.manifest
         self._release_guard.accept(release)
         if variant is not None:
@@ -569,7 +635,7 @@ class Device:
         self._tell(Event("personalised", f"The personal model was fitted to the new release and {used}."))
 
     def _recogniser(self, model: Model, variant: Variant | None = None) -> Recogniser:
-        return Recogniser(model, self._runtime(model) if variant is None else self._session(variant))
+        return Recogniser(model, self._embedder(model) if variant is None else self._session(variant))
 
     def _session(self, variant: Variant) -> LoadedVariant:
         """Return a variant made ready, with the thresholds that it has now."""
@@ -578,15 +644,31 @@ class Device:
         return replace(self._loaded, variant=variant)
 
     def _runtime(self, model: Model) -> Runtime:
-        """Return the engine for a model's backbone; one serves all versions of the same layout.
+        """Return the engine that trains a model's backbone; one serves all versions of the same layout."""
+        return self._loaded_once("train", model, self._load_runtime)
+
+    def _embedder(self, model: Model) -> Runtime:
+        """Return the engine that embeds with it, which may be the same."""
+        trains_too = self._load_embedder == self._load_runtime or self.config.runtime != "auto"
+        return self._runtime(model) if trains_too else self._loaded_once("embed", model, self._load_embedder)
+
+    def _loaded_once(self, what: str, model: Model, load: RuntimeLoader) -> Runtime:
+        """Return an engine that is kept until one is wanted for another layout, or for other graphs.
 
         Another process of this phone may have taken over other graphs, and those that this one opened are gone then.
         """
         graphs = list_in_force(self.home.graphs, model.layout.sha256)
         key = f"{model.spec.backbone}/{model.layout.sha256}/{model.spec.input}/{graphs}"
-        if key not in self._runtimes:
-            self._runtimes = {key: self._load_runtime(model)}
-        return self._runtimes[key]
+        kept = self._runtimes.get(what)
+        if kept is None or kept[0] != key:
+            kept = self._runtimes[what] = (key, load(model))
+        return kept[1]
+
+    def _default_embedder(self, model: Model) -> Runtime:
+        values = self.config
+        return load_embedder(
+            model.spec, model.layout, threads=values.threads, choice=values.runtime, graphs=self.home.graphs
+        )
 
     def _default_runtime(self, model: Model) -> Runtime:
         values = self.config
@@ -624,6 +706,8 @@ class Device:
     @property
     def attempts(self) -> Attempts:
         """The encrypted log of private sums that this device took part in; raises InviteError before it has joined."""
+        from device_sdk.rounds.attempts import Attempts
+
         if self._attempts is None:
             population = self.identity.population
             self._attempts = Attempts.open(self.home.attempts, self._key_store, population, self.clock)
@@ -647,6 +731,10 @@ class Device:
         faces that train in place of the people enrolled here; see `read_source`. With `validate` this device judges
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
         """
+        from device_sdk.rounds.budget import TrainingBudget
+        from device_sdk.rounds.participate import Counted, Participant, take_part
+        from device_sdk.rounds.training_people import person_beside_source
+
         settings = self.config.participation
         asked = conditions or conditions_from(settings.conditions, StatedConditions())
         with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
@@ -673,12 +761,9 @@ class Device:
                 )
 
             def update() -> None:
-                try:
-                    self._update(client())
-                except (ConfigError, UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
-                    # The round is settled; a release that cannot be had or used, or a device.toml that is being
-                    # edited, must not end the participation.
-                    self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
+                # The round is settled; a release that cannot be had or used, or a device.toml that is being edited,
+                # must not end the participation.
+                self._update_or_tell(lambda: self._update(client()))
 
             def after_round(outcome: RoundOutcome) -> None:
                 counted = isinstance(outcome, Counted)
@@ -694,10 +779,15 @@ class Device:
     @property
     def log_files(self) -> LogFiles:
         """Files of the log of rounds: the last checkpoint, and the evidence of lies."""
+        from device_sdk.rounds.round_log import LogFiles
+
         return LogFiles(self.home.round_log, self.home.log_evidence, self._key_store)
 
     def _round_log(self) -> RoundLog | None:
         """Return the check of rounds against the log; None for a device that was told no witness's key yet."""
+        from device_sdk.rounds.round_log import RoundLog
+        from device_sdk.server.join import registrar_answers
+
         identity = self.identity
         if not identity.witness_key:
             return None
@@ -728,6 +818,8 @@ class Device:
     @contextmanager
     def _connections(self) -> Iterator[Callable[[], CoordinatorClient]]:
         """A function that gives the connection to use now: another one after the certificate was renewed."""
+        from device_sdk.server.client import CoordinatorClient
+
         opened: list[CoordinatorClient] = []
 
         def client() -> CoordinatorClient:
@@ -756,7 +848,7 @@ class Device:
         try:
             yield
         except RevokedError:
-            if self._identity_files.joined():
+            if self.is_in_fleet:
                 # What the server said is the news; a gallery that does not open is told by whoever uses it.
                 with suppress(CorruptDataError, StorageError, UnavailableError):
                     self.gallery.note_revoked(int(self.clock.now()))
@@ -766,6 +858,8 @@ class Device:
         return renewal_due(identity, self.clock) and self.clock.monotonic_s() >= self._renewal_after_s
 
     def _fresh_identity(self) -> Identity:
+        from device_sdk.server.join import renew
+
         identity = self.identity
         if not self._renewal_due(identity):
             return identity
@@ -783,12 +877,18 @@ class Device:
 
     def _private_sums(self) -> Sequence[OwnSum]:
         """Return the sums that masked vectors went into; looking makes no log where there is none yet."""
-        joined = self._identity_files.joined()
-        return self.attempts.sums() if joined and (self._attempts or self.home.attempts.exists()) else ()
+        return self.attempts.sums() if self.is_in_fleet and (self._attempts or self.home.attempts.exists()) else ()
+
+    def _num_sums_today(self, sums: Sequence[OwnSum]) -> int:
+        if not sums:
+            return 0
+        from device_sdk.rounds.attempts import sums_today
+
+        return sums_today(sums, int(self.clock.now()))
 
     def status(self) -> DeviceStatus:
         """Return this device's status, without asking the network."""
-        identity = self.identity if self._identity_files.joined() else None
+        identity = self.identity if self.is_in_fleet else None
         people, pending, model_id = self.people(), self.gallery.pending(), self.gallery.model_id
         last = self.gallery.last_round
         personal, serves = self._stored_personal()
@@ -802,13 +902,14 @@ class Device:
             population=identity.population if identity else None,
             coordinator=identity.coordinator_address if identity else None,
             certificate_ends=identity.certificate.not_valid_after_utc.isoformat() if identity else None,
+            takes_unsigned_releases=identity is not None and not identity.release_key,
             model_id=model_id,
             backbone=None if spec is None else spec.backbone,
             num_people=len(people),
             num_agreed=sum(person.trains for person in people),
             pending_round=f"{pending.task_id}/{pending.round}/{pending.attempt}" if pending else None,
             num_private_sums=len(sums),
-            num_sums_today=sums_today(sums, int(self.clock.now())),
+            num_sums_today=self._num_sums_today(sums),
             max_sums_per_day=settings.max_sums_per_day,
             max_sums_per_model=settings.max_sums_per_model,
             measures_models=settings.allow_evaluation,
@@ -859,6 +960,19 @@ class Device:
 
 def _named(group: GroupRate) -> str:
     return f"{group.attribute} {group.group}"
+
+
+def verify_pair(reference: ImageSource, probe: ImageSource, *, options: Mapping[str, Any] | None = None) -> Outcome:
+    """Return whether two pictures show one person, whom a `Match` calls by the name of `reference`; nothing is stored.
+
+    It takes the recogniser that comes with this package. `options` are settings by dotted name, such as
+    `verification.max_fmr`.
+    """
+    with (
+        TemporaryDirectory(prefix="mien-pair-") as folder,
+        Device.open(folder, options={**(options or {}), "keystore": "file"}) as device,
+    ):
+        return device.verify_pair(reference, probe)
 
 
 def _gather(images: Sequence[ImageSource] | ImageSource) -> Sequence[ImageSource]:

@@ -16,6 +16,7 @@ class DeviceStatus:
     `threshold_by_hand`: the cosine that decides in place of the form's own threshold, None where that one does.
     `personal_model` is the form of the personal model that decides; one that is stale was made for another threshold,
     and the released model decides. `renewal_is_due`: less than a third of the certificate's life is left.
+    `takes_unsigned_releases`: the fleet has no release key that this device knows of.
     `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
     `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
     `num_sums_today` of at most `max_sums_per_day`: sums without phones' own noise in the last 24 hours; the same
@@ -56,3 +57,4 @@ class DeviceStatus:
     groups_measured: tuple[str, ...] = ()
     groups_above_rate: tuple[str, ...] = ()
     never_measured: tuple[str, ...] = ()
+    takes_unsigned_releases: bool = False

@@ -23,6 +23,7 @@ from mien.errors import ConfigError, CorruptDataError, ModelMismatchError, Unava
 from mien.layout import ParameterLayout, model_id
 from mien.models import bundles
 from mien.models.bundles import BundleManifest
+from mien.models.known_thresholds import known_thresholds
 from mien.protocol.canonical import model_from_json, model_to_json, parse_json, task_from_json, to_canonical_json
 from mien.protocol.ids import ModelId, PopulationId, TaskId
 from mien.protocol.messages import REPORTED_STAGES, ROLES
@@ -33,6 +34,7 @@ from mien.records import from_mapping
 from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
+from mien.rounds.thresholds import with_own
 from mien.shell.clock import Clock
 from mien.specs import GroupRate, ModelSpec, Threshold
 
@@ -257,7 +259,10 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return operator_pb2.ListEvaluationsReply(record_json=[evaluation.record_json for evaluation in found])
 
     async def AddThreshold(self, request: operator_pb2.AddThresholdRequest, context: Any) -> models_pb2.ModelManifest:
-        """Return the model with one more threshold; the same again changes nothing."""
+        """Return the model with one more threshold; the same again changes nothing.
+
+        The first of an operator's own that decides on phones takes the place of those that came with a public model.
+        """
         value = parse_json(request.threshold_json, what="threshold")
         threshold = from_mapping(Threshold, value if isinstance(value, dict) else {})
         model = await self._thread.run(self._store.model, ModelId(request.model_id))
@@ -265,7 +270,8 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             raise ModelMismatchError("this threshold was measured on another model; measure it on this one")
         spec, layout = model_from_json(model.spec_json)
         if threshold not in spec.thresholds:
-            spec = replace(spec, thresholds=(*spec.thresholds, threshold))
+            kept = with_own(spec.thresholds, threshold, brought=known_thresholds(model.model_id))
+            spec = replace(spec, thresholds=kept)
             described = model_to_json(spec, layout)
             model = await self._thread.run(self._store.replace_spec, model.model_id, described, actor=caller().id)
         released = await self._thread.run(self._store.released_ids)

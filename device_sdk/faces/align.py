@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -95,6 +94,8 @@ class Square:
 
 def _read(image: Pixels, source: Points, target: Points, size: tuple[int, int]) -> Pixels:
     """Return pixels of `size` (width, height) in which the points `source` of an image lie nearest to `target`."""
+    import cv2  # only where a picture is looked at: commands that see none start sooner
+
     matrix = similarity(source, target)
     shrink = min(int(1.0 / np.hypot(*matrix[:, 0])), *image.shape[:2])
     if shrink >= 2:
@@ -106,6 +107,8 @@ def _read(image: Pixels, source: Points, target: Points, size: tuple[int, int]) 
 
 def _shrink(image: Pixels, landmarks: Points, factor: int) -> tuple[Pixels, Points]:
     """Return image and landmarks shrunk by a whole factor, each new pixel the mean of factor x factor old ones."""
+    import cv2
+
     height, width = (side // factor * factor for side in image.shape[:2])
     small = cv2.resize(image[:height, :width], (width // factor, height // factor), interpolation=cv2.INTER_AREA)
     return np.asarray(small, dtype=np.uint8), (landmarks + 0.5) / factor - 0.5

@@ -12,9 +12,8 @@ import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +22,9 @@ from mien.errors import CorruptDataError, MissingDependencyError, MultipleFacesE
 
 YUNET_SHA256: Final = "49f000ec501fef24739071fc7e68267d32209045b6822c0c72dce1da25726f10"
 YUNET_FILE: Final = "models/face_detection_yunet_2023mar_int8bq.onnx"
+
+if TYPE_CHECKING:
+    import cv2
 
 # Longest side of the image that is searched first; the second search, where the first finds nothing, has twice that.
 DETECTION_SIDE: Final = 640
@@ -129,6 +131,8 @@ class FaceDetector:
         height, width = image.shape[:2]
         if min(height, width) < MIN_IMAGE_SIDE:
             return ()
+        import cv2  # only where a picture is looked at: commands that see none start sooner
+
         scale = times * min(1.0, DETECTION_SIDE / max(height, width))
         resized, (scale_x, scale_y) = _resize(image, scale)
         height, width = resized.shape[:2]
@@ -172,6 +176,8 @@ def _packaged_model() -> Path:
 
 def _load_net(model: bytes) -> cv2.FaceDetectorYN:
     """Return OpenCV's detector on an ONNX model's bytes."""
+    import cv2
+
     level = cv2.utils.logging.getLogLevel()
     # OpenCV 5 warns on standard error that its default target is its only one.
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_ERROR)
@@ -191,6 +197,8 @@ def _load_net(model: bytes) -> cv2.FaceDetectorYN:
 
 def _resize(image: Pixels, scale: float) -> tuple[Pixels, tuple[float, float]]:
     """Return the image resized by about `scale`, and the exact scale of each axis after rounding to whole pixels."""
+    import cv2
+
     if scale == 1.0:
         return image, (1.0, 1.0)
     height, width = image.shape[:2]

@@ -10,7 +10,6 @@ import math
 from dataclasses import dataclass, fields
 from typing import Final
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -160,6 +159,8 @@ def _failed(*checks: tuple[bool, Reason]) -> tuple[Reason, ...]:
 
 
 def _appearance(crop: Pixels) -> Appearance:
+    import cv2  # only where a picture is looked at: commands that see none start sooner
+
     left = (crop.shape[1] - _FACE_WIDTH) // 2
     grey = cv2.cvtColor(crop, cv2.COLOR_RGB2GRAY)[_FACE_ROWS, left : left + _FACE_WIDTH].astype(np.float32)
     return Appearance(
@@ -178,6 +179,8 @@ def _perceptual_blur(grey: NDArray[np.float32]) -> float:
     Steps of one grey level are left out: rounding makes them, and they look sharp. Measured on the aligned crop, so
     that a small face, enlarged, counts as blurred.
     """
+    import cv2
+
     worst = 0.0
     for axis, window in ((0, (1, _BLUR_WINDOW)), (1, (_BLUR_WINDOW, 1))):
         before = np.abs(np.diff(grey, axis=axis))

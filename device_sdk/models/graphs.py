@@ -9,17 +9,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from device_sdk.models.models import fetch_by_hash, forget_all_but
 from device_sdk.runtimes import RuntimeName, resolve
 from device_sdk.runtimes.manifest import SUFFIXES
-from device_sdk.server.client import CoordinatorClient, file_sha256
 from device_sdk.storage.vault import locked_folder
 from mien.models import bundles
 from mien.models.bundles import BundleFile, BundleManifest
 from mien.protocol.canonical import MAX_JSON_BYTES
 from mien.protocol.rounds import BlobId
-from mien.shell.files import make_folder, read_limited, write_atomically
+from mien.shell.files import file_sha256, make_folder, read_limited, write_atomically
+
+if TYPE_CHECKING:
+    from device_sdk.server.client import CoordinatorClient
 
 
 def fetch_graphs(client: CoordinatorClient, signed: BundleManifest | None, root: Path, runtime: RuntimeName) -> bool:

@@ -17,11 +17,11 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from device_sdk.server.client import CoordinatorClient, Manifest, Progress, file_sha256
+from device_sdk.server.offers import Manifest, Progress
 from device_sdk.storage.vault import locked_folder
 from mien.errors import (
     ConfigError,
@@ -33,13 +33,16 @@ from mien.errors import (
 )
 from mien.layout import ParameterLayout, Vector, model_id
 from mien.models.known_models import FACE_INPUTS
-from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, parse_json, to_canonical_json
+from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, model_to_json, parse_json, to_canonical_json
 from mien.protocol.ids import ModelId
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, unpack_tensors
-from mien.shell.files import read_limited, storage_errors, write_atomically
+from mien.shell.files import file_sha256, read_limited, storage_errors, write_atomically
 from mien.shell.lock import held, is_taken, lock_file
 from mien.specs import ModelSpec
+
+if TYPE_CHECKING:
+    from device_sdk.server.client import CoordinatorClient
 
 MAX_THETA_BYTES: Final = 2**30
 MAX_SHARD_BYTES: Final = 2**28
@@ -143,6 +146,18 @@ class ModelStore:
             # The blob is what its hash says, so the operator's manifest and parameters do not belong together.
             self._manifest_path(manifest.model_id).unlink()
             raise
+
+    def put(self, model: Model) -> None:
+        """Store a model that came with this program, as if it had been fetched: parameters first, then what it is."""
+        parameters = np.ascontiguousarray(model.theta, "<f4").tobytes()
+        theta = BlobId(hashlib.sha256(parameters).hexdigest(), len(parameters))
+        manifest = Manifest(model.model_id, model_to_json(model.spec, model.layout), theta, None, released=False)
+        with storage_errors("the model folder"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with locked_folder(self._folder):
+            if not self._blob(theta.sha256).exists():
+                write_atomically(self._blob(theta.sha256), parameters, private=True)
+            write_atomically(self._manifest_path(model.model_id), _to_json(manifest), private=True)
 
     @contextlib.contextmanager
     def switching(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from device_sdk.server.client import Manifest
+from device_sdk.server.offers import Manifest
 from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.models import bundles
 from mien.models.bundles import BundleFile, BundleManifest

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from device_sdk.models.models import fetch_by_hash, forget_all_but
-from device_sdk.server.client import CoordinatorClient, Progress
+from device_sdk.server.offers import Progress
 from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError, NotFoundError, VersionError
 from mien.methods.base import Crops, Embeddings
@@ -37,6 +37,7 @@ from mien.shell.version import version
 
 if TYPE_CHECKING:
     from device_sdk.runtimes.variant_session import VariantSession
+    from device_sdk.server.client import CoordinatorClient
 
 
 class VariantStore:

@@ -6,13 +6,12 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.people.enrolled import crop_in, opened
-from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.training_state import Kept, Numbered
 from device_sdk.storage.vault import Reader, Record, Writer
 from mien.contribution import Arrays
@@ -21,6 +20,9 @@ from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
 from mien.protocol.rounds import Role, RoundRef
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
+
+if TYPE_CHECKING:
+    from device_sdk.people.round_terms import Asked, SumTerms
 
 TOGETHER: Final = 0
 """Owner number of what training keeps of several people together: nobody's own."""
@@ -173,6 +175,8 @@ def pack_pending(pending: Pending) -> bytes:
 
 
 def unpack_pending(record: Record) -> Pending:
+    from device_sdk.people.round_terms import Asked, SumTerms  # secure aggregation, which only rounds need
+
     tensors, facts = opened(record, "the round that this device trained for")
     contribution = tensors.pop("contribution").tobytes()
     private = {name.removeprefix("private/"): array for name, array in tensors.items()}

@@ -8,17 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.faces import FacePipeline, ImageSource
+from device_sdk.faces import AcquiredFace, FacePipeline, ImageSource
+from device_sdk.faces.images import name_of
 from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.liveness import PadCheck, is_attack
-from device_sdk.people.personal import PersonalRecogniser
 from device_sdk.people.recogniser import Operating, Recogniser
 from mien.errors import LowQualityError, MultipleFacesError, NoFaceError, NotEnrolledError
+
+if TYPE_CHECKING:
+    from device_sdk.people.personal import PersonalRecogniser
 
 Crop = NDArray[np.uint8]
 
@@ -115,7 +119,7 @@ class Comparer:
         """
         references, people = self.gallery.references(self.recogniser.form_id), self.gallery.people()
         if not references.names:
-            raise NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
+            raise nobody_is_enrolled()
 
         def decide(crop: Crop) -> Match | Unknown:
             if self.personal is not None and all(map(self.personal.covers, people)):
@@ -137,17 +141,52 @@ class Comparer:
         return _decide(scored)
 
     def _look(self, image: ImageSource, decide: Callable[[Crop], Match | Unknown]) -> Outcome:
-        try:
-            face = self.pipeline.acquire_source(image)
-        except NoFaceError as error:
-            return NoFace(error.message)
-        except MultipleFacesError as error:
-            return MultipleFaces(error.message)
-        except LowQualityError as error:
-            return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
-        if self.pad is not None and is_attack(self.pad, face):
-            return PresentationAttack("this does not look like a living face; show the face itself, in good light")
-        return decide(face.crop)
+        found = _acquired(image, self.pipeline, self.pad)
+        return decide(found.crop) if isinstance(found, AcquiredFace) else found
+
+
+def nobody_is_enrolled() -> NotEnrolledError:
+    """Return what is said where somebody is searched for among nobody."""
+    return NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
+
+
+def compare(
+    reference: ImageSource,
+    probe: ImageSource,
+    recogniser: Recogniser,
+    pipeline: FacePipeline,
+    at: Operating,
+    pad: PadCheck | None = None,
+) -> Outcome:
+    """Return whether two pictures show one person; a picture without a usable face is the outcome, the first one first.
+
+    A `Match` bears the name of the reference's file. The probe alone is checked for presentation attacks.
+    """
+    known = _acquired(reference, pipeline, None)
+    if not isinstance(known, AcquiredFace):
+        return known
+    seen = _acquired(probe, pipeline, pad)
+    if not isinstance(seen, AcquiredFace):
+        return seen
+    reference_D, probe_D = recogniser.embed(np.stack([known.crop, seen.crop]))
+    return _decide([(name_of(reference) or "the reference", float(reference_D @ probe_D), at)])
+
+
+def _acquired(
+    image: ImageSource, pipeline: FacePipeline, pad: PadCheck | None
+) -> AcquiredFace | NoFace | MultipleFaces | LowQuality | PresentationAttack:
+    """Return the face in a picture, or why it is of no use."""
+    try:
+        face = pipeline.acquire_source(image)
+    except NoFaceError as error:
+        return NoFace(error.message)
+    except MultipleFacesError as error:
+        return MultipleFaces(error.message)
+    except LowQualityError as error:
+        return LowQuality(tuple(str(reason) for reason in error.reasons), error.message)
+    if pad is not None and is_attack(pad, face):
+        return PresentationAttack("this does not look like a living face; show the face itself, in good light")
+    return face
 
 
 def _decide(scored: Sequence[tuple[str, float, Operating]]) -> Match | Unknown:

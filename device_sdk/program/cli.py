@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from device_sdk.people.enroll import RefusedImage
     from device_sdk.people.enrolled import Person
     from device_sdk.people.verify import Outcome
-    from device_sdk.rounds.participate import Event, Listener, Transfer
+    from device_sdk.rounds.events import Event, Listener, Transfer
 
 EXIT_UNKNOWN: Final = 1
 """Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
@@ -147,6 +147,27 @@ def relocate(
     shell.emit(result, as_json=as_json, human=lambda: say(text))
 
 
+@app.command()
+def renew(home: Home, as_json: Json = False) -> None:
+    """Renew this device's certificate now. It does so by itself when less than a third of its life is left.
+
+    The registrar also says, to a device that knows none yet, which key signs releases.
+
+    Example: mien-device renew
+    """
+    with _device(home, as_json) as device:
+        identity = device.renew_certificate()
+    ends = identity.certificate.not_valid_after_utc
+    result = {"certificate_ends": ends.isoformat(), "release_key": identity.release_key}
+
+    def human() -> None:
+        say(f"The certificate is valid until {ends:%Y-%m-%d}.")
+        if not identity.release_key:
+            say("Releases are not signed: whoever has the coordinator chooses the model that recognises people.")
+
+    shell.emit(result, as_json=as_json, human=human)
+
+
 def _url(invite: str) -> str:
     if invite != "-":
         return invite
@@ -236,6 +257,25 @@ def verify(
         _conclude(device.verify(name, image), show_score=show_score, as_json=as_json, claimed=name)
 
 
+@app.command("verify-pair")
+def verify_pair(
+    reference: Annotated[Path, typer.Argument(help="A picture of one person.")],
+    probe: Annotated[Path, typer.Argument(help="Another one.")],
+    home: Home,
+    show_score: ShowScore = False,
+    threshold: Threshold = None,
+    max_fmr: MaxFmr = None,
+    runtime: Runtime = None,
+    as_json: Json = False,
+) -> None:
+    """Say whether two pictures show one person; nothing is stored, and no fleet is needed. Exit codes as `verify`.
+
+    Example: mien-device verify-pair a.jpg b.jpg
+    """
+    with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
+        _conclude(device.verify_pair(reference, probe), show_score=show_score, as_json=as_json, is_pair=True)
+
+
 @app.command()
 def identify(
     image: Annotated[Path, typer.Argument(help="A picture of one person.")],
@@ -253,7 +293,7 @@ def identify(
     """
     options = _verification(threshold, max_fmr, runtime) | {"verification.max_fpir": max_fpir}
     with _device(home, as_json, options) as device:
-        _conclude(device.identify(image), show_score=show_score, as_json=as_json, claimed=None)
+        _conclude(device.identify(image), show_score=show_score, as_json=as_json)
 
 
 @app.command()
@@ -851,7 +891,7 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
     if not shell.ERR.is_terminal:
         yield _print_line
         return
-    from device_sdk.rounds.participate import Transfer
+    from device_sdk.rounds.events import Transfer
 
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}")
     with Progress(*columns, console=shell.ERR, transient=True) as bar:
@@ -887,14 +927,14 @@ def _steps(event: Event) -> tuple[int, int] | None:
 
 
 def _print_line(event: Event | Transfer) -> None:
-    from device_sdk.rounds.participate import Event
+    from device_sdk.rounds.events import Event
 
     if isinstance(event, Event) and event.kind != "progress":
         shell.ERR.print(event.text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(event: Event | Transfer) -> None:
-    from device_sdk.rounds.participate import Event
+    from device_sdk.rounds.events import Event
 
     if isinstance(event, Event):
         print(json.dumps({"event": event.kind, "text": event.text, **event.facts}, sort_keys=True), flush=True)
@@ -919,7 +959,9 @@ def bundle_verify(
         with _device(home, as_json) as device:
             key = device.identity.release_key
     if not key:
-        raise ConfigError("this device pinned no release key when it joined; give --key")
+        raise ConfigError(
+            "this device knows no release key; give --key, or ask whether there is one: mien-device renew"
+        )
     signed = verify_folder(path, key)
     result = {
         "model_id": signed.model_id,
@@ -936,11 +978,13 @@ def bundle_verify(
     shell.emit(result, as_json=as_json, human=human)
 
 
-def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None) -> None:
+def _conclude(
+    outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str | None = None, is_pair: bool = False
+) -> None:
     """Print an outcome and end with its exit code."""
     from device_sdk.people.verify import Match, Unknown
 
-    result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed)
+    result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed, is_pair=is_pair)
     shell.emit(result, as_json=as_json, human=lambda: say(sentence))
     if isinstance(outcome, Match | Unknown) and outcome.operating.too_many:
         shell.warn(outcome.operating.too_many)
@@ -948,7 +992,9 @@ def _conclude(outcome: Outcome, *, show_score: bool, as_json: bool, claimed: str
         raise typer.Exit(exit_code)
 
 
-def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tuple[dict[str, object], str, int]:
+def _described(
+    outcome: Outcome, *, show_score: bool, claimed: str | None, is_pair: bool = False
+) -> tuple[dict[str, object], str, int]:
     """Return an outcome for machines, as a sentence, and its exit code."""
     from device_sdk.people.verify import LowQuality, Match, MultipleFaces, NoFace, PresentationAttack
 
@@ -965,14 +1011,15 @@ def _described(outcome: Outcome, *, show_score: bool, claimed: str | None) -> tu
         return {"decision": decision, "message": outcome.message, **reasons}, outcome.message, TABLE[error].exit_code
     result: dict[str, object] = {"threshold": outcome.operating.value}
     if isinstance(outcome, Match):
-        result |= {"decision": "match", "name": outcome.name}
-        sentence, exit_code = f"Match: {isolated(outcome.name)}.", 0
+        result |= {"decision": "match"} if is_pair else {"decision": "match", "name": outcome.name}
+        sentence, exit_code = ("Match: one person." if is_pair else f"Match: {isolated(outcome.name)}."), 0
         if outcome.also:
             result["also"] = list(outcome.also)
             sentence += f" {' and '.join(map(isolated, outcome.also))} could be meant as well."
     else:
         result["decision"], exit_code = "unknown", EXIT_UNKNOWN
         sentence = f"Unknown: this is not {isolated(claimed)}." if claimed else "Unknown: nobody who is enrolled."
+        sentence = "Unknown: these are two people." if is_pair else sentence
     if outcome.operating.fpir is not None:
         result["fpir"] = outcome.operating.fpir
     if show_score:

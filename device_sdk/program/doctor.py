@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from device_sdk.device import Device
 from device_sdk.faces import load_detector
+from device_sdk.models.models import Model
+from device_sdk.models.packaged import packaged_model
 from device_sdk.runtimes import resolve
 from device_sdk.server.certificates import check_period
 from mien.errors import ConfigError, NotFoundError
@@ -67,6 +69,8 @@ def _engine(device: Device) -> str:
 
 
 def _membership(device: Device) -> str:
+    if not device.is_in_fleet:
+        return "in no fleet, and none is needed to recognise people; `mien-device join` takes part in training"
     identity = device.identity
     now = device.clock.now_utc()
     check_period(identity.certificate, now, whose="this device's own")
@@ -75,6 +79,8 @@ def _membership(device: Device) -> str:
 
 
 def _coordinator(device: Device) -> str:
+    if not device.is_in_fleet:
+        return "none: in no fleet"
     with device.connect() as client:
         hello = client.hello()
     return f"{hello.software} at {device.identity.coordinator_address}; clocks differ by {abs(hello.skew_s):.1f} s"
@@ -82,6 +88,8 @@ def _coordinator(device: Device) -> str:
 
 def _model(device: Device) -> str:
     chosen = device.gallery.model_id
+    if chosen is None and not device.is_in_fleet:
+        return _described(packaged_model(), FLOAT32)
     if chosen is None:
         raise NotFoundError("none was fetched yet; run `mien-device update`")
     model = device.models.load(chosen)
@@ -91,11 +99,17 @@ def _model(device: Device) -> str:
         variant = device.variants.load(form)
         device.variants.read(variant)
         tier = variant.tier
-    return f"{model.spec.backbone} {chosen[:12]} in {tier}, {model.spec.input.dim}-d ({model.spec.terms})"
+    return _described(model, tier)
+
+
+def _described(model: Model, tier: str) -> str:
+    return f"{model.spec.backbone} {model.model_id[:12]} in {tier}, {model.spec.input.dim}-d ({model.spec.terms})"
 
 
 def _threshold(device: Device) -> str:
     form = device.gallery.form_id
+    if form is None and not device.is_in_fleet:
+        return str(device.operating_point(packaged_model()))
     if form is None:
         raise NotFoundError("comes with the model; run `mien-device update`")
     variant = device.variants.load(form) if variant_of(form) else None

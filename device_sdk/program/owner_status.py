@@ -29,8 +29,10 @@ def sentences(status: DeviceStatus, now_unix_s: float) -> Iterator[tuple[str, st
 
 def _fleet(status: DeviceStatus) -> str:
     if status.device_id is None:
-        return "This device belongs to no fleet yet."
-    return f"Belongs to {status.population} at {status.coordinator}, as device {status.device_id}."
+        return "This device belongs to no fleet: it recognises people by itself, and trains nothing."
+    unsigned = " Its releases are not signed: whoever has the coordinator chooses the model that recognises people."
+    belongs = f"Belongs to {status.population} at {status.coordinator}, as device {status.device_id}."
+    return belongs + (unsigned if status.takes_unsigned_releases else "")
 
 
 def _people(status: DeviceStatus) -> str:
@@ -84,6 +86,8 @@ def _next(status: DeviceStatus) -> str:
     if status.revoked_unix_s is not None:
         when = datetime.fromtimestamp(status.revoked_unix_s, UTC)
         return f"None: this device was refused as revoked on {when:%Y-%m-%d %H:%M} UTC, and its key is over."
+    if status.device_id is None:
+        return "None: training needs a fleet."
     if status.asked_to_stay_out:
         return "None: nobody here agrees to training, and the coordinator is asked to leave this device out."
     if status.pending_round is not None:
@@ -102,17 +106,15 @@ def _keys(status: DeviceStatus) -> str:
 
 def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
     """Yield what the owner should do, the first thing first."""
-    if status.device_id is None:
-        yield "Join a fleet with the invite that its operator gives you: mien-device join 'mien://...'."
-    elif status.revoked_unix_s is not None:
+    if status.revoked_unix_s is not None:
         yield (
             "This device was revoked: to go on, mien-device gallery export FILE here, then join with a new invite in "
             "another --home and gallery import FILE there."
         )
-    elif _ends_s(status) - now_unix_s < 0:
+    elif status.device_id is not None and _ends_s(status) - now_unix_s < 0:
         yield "The certificate has ended: ask the operator for a new invite, then mien-device join."
     elif status.renewal_is_due:
-        yield "The certificate ends soon: mien-device update renews it."
+        yield "The certificate ends soon: mien-device renew."
     if status.personal_model_is_stale:
         yield (
             "The personal model was made for another threshold, so the released model serves alone: "
@@ -124,6 +126,8 @@ def _to_do(status: DeviceStatus, now_unix_s: float) -> Iterator[str]:
         yield "Enrol somebody: mien-device enroll NAME FOLDER."
     elif status.pending_round is not None:
         yield "Run mien-device participate, so that what was trained counts."
+    if status.device_id is None:
+        yield "To take part in training, join a fleet with an invite of its operator: mien-device join 'mien://...'."
 
 
 def _ends_s(status: DeviceStatus) -> float:

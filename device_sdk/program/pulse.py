@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Final
 
-from device_sdk.rounds.participate import Event, Listener, Transfer
+from device_sdk.rounds.events import Event, Listener, Transfer
 from mien.format import spell_duration
 
 EVERY_S: Final = 60.0

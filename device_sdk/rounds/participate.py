@@ -13,7 +13,7 @@ was accepted is in the sum all the same: it follows the round to its end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -33,6 +33,7 @@ from device_sdk.rounds.disclosure import (
     check_agreed,
     check_kind,
 )
+from device_sdk.rounds.events import Event, Listener, transfer
 from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
 from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
@@ -40,7 +41,8 @@ from device_sdk.rounds.round_log import RoundLog
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
 from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.rounds.work import JUDGING, Work, work_of
-from device_sdk.server.client import Assignment, CoordinatorClient, Manifest, Progress, StageEvent
+from device_sdk.server.client import Assignment, CoordinatorClient, StageEvent
+from device_sdk.server.offers import Manifest
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
@@ -89,32 +91,6 @@ LONGEST_WAIT_S: Final = 86400.0
 FAILED_PAUSE_S: Final = 60.0
 ENOUGH_SUMS_PAUSE_S: Final = 60.0
 """After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train."""
-
-
-@dataclass(frozen=True)
-class Event:
-    """Event that the owner may want to see: a stable `kind`, a sentence, and the facts behind it."""
-
-    kind: str
-    text: str
-    facts: Mapping[str, object] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """Progress of a download or upload."""
-
-    what: str
-    done_bytes: int
-    total_bytes: int
-
-
-Listener = Callable[[Event | Transfer], None]
-
-
-def transfer(tell: Listener, what: str) -> Progress:
-    """Return a progress callback that tells of a transfer."""
-    return lambda done, total: tell(Transfer(what, done, total))
 
 
 def fetch_model(client: CoordinatorClient, models: RoundModels, unverified: Manifest, tell: Listener) -> Model:

@@ -13,7 +13,8 @@ from device_sdk.models.models import KnownModel, Model
 from device_sdk.people.enrolled import Person
 from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.rounds.attempts import Budget, OwnSum
-from device_sdk.server.client import CoordinatorClient, Manifest, Progress
+from device_sdk.server.client import CoordinatorClient
+from device_sdk.server.offers import Manifest, Progress
 from mien.contribution import Arrays
 from mien.methods.base import Crops
 from mien.protocol.ids import TaskId

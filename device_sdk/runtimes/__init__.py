@@ -6,6 +6,7 @@ Imports nothing heavy: an engine is loaded when it is first asked for.
 from __future__ import annotations
 
 import importlib.util
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal
 
@@ -29,7 +30,8 @@ def load_runtime(
 ) -> Runtime:
     """Return a runtime for a model of that backbone and layout.
 
-    `choice` "auto" is torch where it is installed, else ONNX Runtime with the graphs in the folder `graphs`. Raises
+    `choice` "auto" is torch where it is installed, else ONNX Runtime with the graphs in the folder `graphs`, or those
+    that come with this program, which embed and do not train. Raises
     MissingDependencyError when the engine is not installed, NotFoundError when there are no graphs of this model for
     it, LayoutMismatchError when this program's backbone of that name has another layout than the model.
     """
@@ -49,6 +51,22 @@ def load_runtime(
     from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 
     return OnnxRuntime(spec, layout, GraphFolder.open(graphs, spec, layout, name), threads=threads)
+
+
+def load_embedder(
+    spec: ModelSpec, layout: ParameterLayout, *, threads: int = 1, choice: RuntimeName = "auto", graphs: Path
+) -> Runtime:
+    """Return a runtime that need not train: for "auto" ONNX Runtime where there are graphs that embed, without torch.
+
+    Else, and where there are none, it is the one of `load_runtime`, whose errors it raises.
+    """
+    if choice == "auto" and importlib.util.find_spec("onnxruntime") is not None:
+        from device_sdk.runtimes.manifest import GraphFolder
+
+        with suppress(NotFoundError):
+            GraphFolder.open(graphs, spec, layout, "onnxruntime")
+            choice = "onnxruntime"
+    return load_runtime(spec, layout, threads=threads, choice=choice, graphs=graphs)
 
 
 def resolve(choice: RuntimeName) -> EngineName:

@@ -32,6 +32,8 @@ from mien.shell.files import read_limited, write_atomically
 from mien.specs import FaceInputSpec, ModelSpec
 
 VERSION: Final = 1
+PACKAGED: Final = Path(__file__).with_name("graphs")
+"""Graphs that come with this program: they embed with the recognisers that phones use, and train nothing."""
 MANIFEST: Final = GRAPHS
 MAX_MANIFEST_BYTES: Final = 2**22
 
@@ -104,11 +106,16 @@ class GraphFolder:
     def open(
         cls, root: Path, spec: ModelSpec, layout: ParameterLayout, engine: GraphEngine = "onnxruntime"
     ) -> GraphFolder:
-        """Return the graphs for a model that lie in `root`, in the folder named after its layout.
+        """Return the graphs for a model that lie in `root`, in the folder named after its layout, or come with Mien.
 
         Raises NotFoundError where there are none, LayoutMismatchError where they are for other crops.
         """
-        return cls.at(folder_for(root, layout), spec, layout, engine)
+        folder = folder_for(root, layout)
+        if engine == "onnxruntime" and not (folder / MANIFEST).is_file():
+            packaged = folder_for(PACKAGED, layout)
+            if (packaged / MANIFEST).is_file():
+                return cls.at(packaged, spec, layout, engine)
+        return cls.at(folder, spec, layout, engine)
 
     @classmethod
     def at(

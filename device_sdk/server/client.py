@@ -21,6 +21,7 @@ import grpc
 from device_sdk.server.certificates import check_clock, check_period
 from device_sdk.server.identity import Identity
 from device_sdk.server.join import check_server
+from device_sdk.server.offers import Manifest, Progress
 from device_sdk.server.retry import Retries, RetryPolicy
 from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, told_by
 from mien.errors import (
@@ -45,7 +46,7 @@ from mien.protocol.rounds import BlobId, Role, RoundRef, Stage, Wait
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, rounds_pb2, rounds_pb2_grpc
 from mien.protocol.words import plain_words
 from mien.shell.clock import Clock
-from mien.shell.files import storage_errors, sync_folder
+from mien.shell.files import file_sha256, storage_errors, sync_folder
 from mien.shell.version import software
 from mien.specs import TaskSpec
 
@@ -56,8 +57,6 @@ UNSAID_PAUSE_S: Final = 60.0
 """Pause of a phone whose server has nothing to do for it and gives a pause that is no number."""
 T = TypeVar("T")
 _ONCE: Final = RetryPolicy(give_up_s=0.0)
-Progress = Callable[[int, int], None]
-"""Callback on (bytes done, bytes in all) as a transfer goes on."""
 
 
 RELEASED: Final = ModelId("")
@@ -109,24 +108,6 @@ class LogProof:
     inclusion: tuple[bytes, ...] = field(repr=False)
     consistency: tuple[bytes, ...] = field(repr=False)
     entry: bytes = field(default=b"", repr=False)
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """A model as the coordinator offers it; `unverified_spec_json` is checked by whoever uses it.
-
-    `unverified_bundle_json` is what the release key signed with `bundle_signature`; `device_sdk.models.releases` checks
-    it.
-    """
-
-    model_id: ModelId
-    unverified_spec_json: bytes = field(repr=False)
-    theta: BlobId
-    public_shard: BlobId | None
-    released: bool
-    changes: BlobId | None = None
-    unverified_bundle_json: bytes = field(default=b"", repr=False)
-    bundle_signature: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -568,9 +549,3 @@ def _chunks(
 def _own_deadline(error: grpc.RpcError) -> bool:
     """Return whether a stream ended because we limit its length, not because of the server."""
     return error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and isinstance(told_by(error, SERVER), UnreachableError)
-
-
-def file_sha256(path: Path) -> str:
-    """Return a file's SHA-256 in lower-case hex."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

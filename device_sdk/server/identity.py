@@ -20,11 +20,14 @@ from mien.errors import CorruptDataError, InviteError, KeyStoreError
 from mien.log.witnesses import Quorum, witness_key
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.protocol.ids import DeviceId, PopulationId
+from mien.shell.clock import Clock
 from mien.shell.files import create_private, read_limited, read_private, write_atomically
 from mien.shell.keys import p256_key
 
 KEY_LABEL: Final = "identity"
 FORMAT: Final = 1
+RENEW_BELOW: Final = 1 / 3
+"""A certificate is renewed when less than this share of its life is left."""
 _TEXTS: Final = (
     "device_id",
     "population",
@@ -77,6 +80,14 @@ class Identity:
     def chain_pem(self) -> bytes:
         """The device's certificate and its authority's, as TLS sends them."""
         return to_pem(self.certificate) + to_pem(self.registrar_ca)
+
+
+def renewal_due(identity: Identity, clock: Clock) -> bool:
+    """Return whether less than a third of the certificate's life is left."""
+    certificate = identity.certificate
+    life_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
+    left_s = (certificate.not_valid_after_utc - clock.now_utc()).total_seconds()
+    return left_s < RENEW_BELOW * life_s
 
 
 class IdentityKeeper(Protocol):

@@ -47,9 +47,6 @@ from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc
 from mien.protocol.words import plain_words
 from mien.shell.clock import Clock
 
-RENEW_BELOW: Final = 1 / 3
-"""A certificate is renewed when less than this share of its life is left."""
-
 _NO_WITNESS: Final = "the registrar names a key for the log of rounds that cannot be; ask the operator"
 _RETRY: Final = RetryPolicy(give_up_s=20.0)
 
@@ -120,14 +117,6 @@ def relocate(identity: Identity, invite: Invite, files: IdentityKeeper, clock: C
     """
     _check_same_fleet(identity, invite)
     return renew(replace(identity, registrar_address=invite.registrar_address), files, clock, rng)
-
-
-def renewal_due(identity: Identity, clock: Clock) -> bool:
-    """Return whether less than a third of the certificate's life is left."""
-    certificate = identity.certificate
-    life_s = (certificate.not_valid_after_utc - certificate.not_valid_before_utc).total_seconds()
-    left_s = (certificate.not_valid_after_utc - clock.now_utc()).total_seconds()
-    return left_s < RENEW_BELOW * life_s
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from mien.backbones._graph import MAX_ELEMENTS, MAX_OPERATORS, Array, Graph, Node
 from mien.errors import CorruptDataError, MissingDependencyError
+from mien.models.graph import MAX_ELEMENTS, MAX_OPERATORS, Array, Graph, Node
 
 MAGIC: Final = b"TFL3"  # at byte 4
 

@@ -17,20 +17,18 @@ from numpy.typing import NDArray
 from torch import nn
 
 from mien.backbones import BACKBONES, Backbone, adapter, build_backbone, gate, layout_of, load_theta, theta_of
-from mien.backbones._graph import Array64, Walk
-from mien.backbones._onnx import read_onnx
 from mien.backbones._tflite import MAGIC as TFLITE_MAGIC
 from mien.backbones._tflite import read_tflite
 from mien.backbones._units import ConvUnit, EmbeddingHead
 from mien.backbones.mobilefacenet import Bottleneck
-from mien.backbones.sface import BLOCKS, STEM_CHANNELS
 from mien.errors import ConfigError
 from mien.layout import ParameterLayout, Vector
+from mien.models.graph import Array64, Tensors, Walk
 from mien.models.known_models import KNOWN_MODELS, recognise
+from mien.models.sface_file import read_sface
 from mien.specs import ModelSpec
 
 ONNX_FIRST_BYTE: Final = b"\x08"  # protobuf tag of ModelProto.ir_version, which every writer puts first
-Tensors = dict[str, Array64]
 
 
 @dataclass(frozen=True)
@@ -115,70 +113,11 @@ def _extended(model: ImportedModel, suffix: str, what: str, dim: int) -> Importe
 
 
 def import_sface(onnx_bytes: bytes) -> tuple[Backbone, Vector]:
-    """Return SFace and its flat vector from an ONNX file, quantised in blocks or float32.
-
-    Every BatchNorm is folded in float64: after a convolution into it, before and after the FC into the FC. Raises
-    CorruptDataError, LayoutMismatchError, NonFiniteError, MissingDependencyError.
-    """
-    graph = read_onnx(onnx_bytes)
-    walk = Walk(graph, "SFace")
-    spec = BACKBONES["sface"].input_spec
-    shift = walk.constant(walk.take("Sub"), 0, (1,))
-    factor = walk.constant(walk.take("Mul"), 0, (1,))
-    walk.require(bool(shift == spec.mean) and bool(factor == 1 / spec.scale), "scaling (x - 127.5) / 128")
-    tensors = _onnx_unit(walk, "stem", 3, STEM_CHANNELS, kernel=3, stride=1, depthwise=False)
-    previous = STEM_CHANNELS
-    for i, (channels, stride) in enumerate(BLOCKS, start=1):
-        tensors |= _onnx_unit(walk, f"block{i}.depthwise", previous, previous, kernel=3, stride=stride, depthwise=True)
-        tensors |= _onnx_unit(walk, f"block{i}.pointwise", previous, channels, kernel=1, stride=1, depthwise=False)
-        previous = channels
-    tensors |= _onnx_embedding(walk, previous, spec.dim)
-    walk.finish()
-    return _filled("sface", tensors)
-
-
-def _onnx_unit(
-    walk: Walk, name: str, in_channels: int, channels: int, *, kernel: int, stride: int, depthwise: bool
-) -> Tensors:
-    """Return a ConvUnit's tensors from Conv, BatchNormalization and PRelu, the norm folded in."""
-    group = in_channels if depthwise else 1
-    attributes = {"group": group, "strides": [stride] * 2, "pads": [kernel // 2] * 4, "dilations": [1, 1]}
-    conv = walk.take("Conv", attributes=attributes)
-    weight = walk.constant(conv, 0, (channels, in_channels // group, kernel, kernel))
-    scale, shift = _onnx_affine(walk, channels)
-    slope = walk.constant(walk.take("PRelu"), 0, (channels, 1, 1))
-    return {
-        f"{name}.conv.weight": weight * scale[:, None, None, None],
-        f"{name}.conv.bias": shift,
-        f"{name}.act.weight": slope.reshape(-1),
-    }
-
-
-def _onnx_embedding(walk: Walk, channels: int, dim: int) -> Tensors:
-    """Return the head's tensors from BatchNormalization, Dropout, Flatten, Gemm and BatchNormalization."""
-    map_scale, map_shift = _onnx_affine(walk, channels)
-    walk.take("Dropout")
-    walk.take("Flatten")
-    gemm = walk.take("Gemm", attributes={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1})
-    size = BACKBONES["sface"].input_spec.height // 16
-    pixels = size * size
-    weight = walk.constant(gemm, 0, (dim, channels * pixels))
-    bias = walk.constant(gemm, 1, (dim,)) + weight @ map_shift.repeat(pixels)
-    scale, shift = _onnx_affine(walk, dim)
-    return {
-        "embedding.fc.weight": weight * map_scale.repeat(pixels) * scale[:, None],
-        "embedding.fc.bias": bias * scale + shift,
-    }
-
-
-def _onnx_affine(walk: Walk, channels: int) -> tuple[Array64, Array64]:
-    """Return a BatchNormalization as (scale, shift) per channel."""
-    node = walk.take("BatchNormalization")
-    gamma, beta, mean, var = (walk.constant(node, i, (channels,)) for i in range(4))
-    epsilon = node.attributes.get("epsilon", 1e-5)
-    walk.require(isinstance(epsilon, float) and epsilon > 0 and bool((var >= 0).all()), "BatchNormalization statistics")
-    scale = gamma / np.sqrt(var + epsilon)
-    return scale, beta - mean * scale
+    """Return SFace and its flat vector from an ONNX file; raises what `mien.models.sface_file.read_sface` raises."""
+    layout, theta = read_sface(onnx_bytes)
+    backbone = build_backbone("sface")
+    load_theta(backbone, layout, theta)
+    return backbone, theta
 
 
 def import_mobilefacenet192(tflite_bytes: bytes) -> tuple[Backbone, Vector]:

@@ -7,24 +7,12 @@ its dropout of 0.4 before the FC belongs to its pre-training and is absent on de
 
 from __future__ import annotations
 
-from typing import Final
-
 from torch import Tensor, nn
 
 from mien.backbones._base import Backbone
 from mien.backbones._units import ConvUnit, EmbeddingHead, init_he, reduced
+from mien.models.sface_file import BLOCKS, DEFAULT_TRAINABLE, STEM_CHANNELS
 from mien.specs import FaceInputSpec
-
-# (output channels, stride) of each depthwise-separable block, in order.
-BLOCKS: Final = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
-STEM_CHANNELS: Final = 32
-# The last block's pointwise convolution alone has 1,048,576 weights: it stays frozen, so that a phone sends few.
-DEFAULT_TRAINABLE: Final = (
-    "block12.*",
-    "block13.depthwise.*",
-    "block13.pointwise.conv.bias",
-    "block13.pointwise.act.weight",
-)
 
 
 class SeparableBlock(nn.Module):

@@ -5,49 +5,56 @@ counts; what the scores do not support raises UndefinedMetricError, never a NaN.
 19795-1 (mated, non-mated, FMR, FNMR, FTE).
 """
 
-from mien.evaluation.fairness import Differential, GroupAccuracy, differential, rates_by_group
-from mien.evaluation.fte import CaptureCounts, SystemRates, generalised_rates, system_rates
-from mien.evaluation.gates import Evidence, Monitors, SetEvidence, judge
-from mien.evaluation.identification import (
-    OpenSetPoint,
-    SearchResult,
-    cmc,
-    mean_tpir,
-    open_set_at,
-    open_set_at_fpir,
-    search,
-)
-from mien.evaluation.intervals import Interval, bootstrap_by_identity, bootstrap_difference, rule_of_three
-from mien.evaluation.kfold import FoldAccuracy, accuracy_at, best_threshold, kfold_accuracy
-from mien.evaluation.personalised import (
-    OverClients,
-    fedfr_pr_at_far,
-    fedfr_tpr_at_fpr,
-    personalised_search,
-    personalised_verification,
-)
-from mien.evaluation.records import MetricRecord, Provenance, dataset_digest
-from mien.evaluation.scores import (
-    Comparisons,
-    ScoreHistogram,
-    all_pairs,
-    all_pairs_histogram,
-    normalise,
-    pair_scores,
-    pairs_with_histogram,
-)
-from mien.evaluation.templates import Templates, mean_templates, pool_templates
-from mien.evaluation.verification import (
-    DetCurve,
-    EqualErrorRate,
-    NotMeasurable,
-    OperatingPoint,
-    det_curve,
-    equal_error_rate,
-    point_at_fmr,
-    rates_at,
-    tar_at_fmrs,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mien._door import door
+
+if TYPE_CHECKING:
+    from mien.evaluation.fairness import Differential, GroupAccuracy, differential, rates_by_group
+    from mien.evaluation.fte import CaptureCounts, SystemRates, generalised_rates, system_rates
+    from mien.evaluation.gates import Evidence, Monitors, SetEvidence, judge
+    from mien.evaluation.identification import (
+        OpenSetPoint,
+        SearchResult,
+        cmc,
+        mean_tpir,
+        open_set_at,
+        open_set_at_fpir,
+        search,
+    )
+    from mien.evaluation.intervals import Interval, bootstrap_by_identity, bootstrap_difference, rule_of_three
+    from mien.evaluation.kfold import FoldAccuracy, accuracy_at, best_threshold, kfold_accuracy
+    from mien.evaluation.personalised import (
+        OverClients,
+        fedfr_pr_at_far,
+        fedfr_tpr_at_fpr,
+        personalised_search,
+        personalised_verification,
+    )
+    from mien.evaluation.records import MetricRecord, Provenance, dataset_digest
+    from mien.evaluation.scores import (
+        Comparisons,
+        ScoreHistogram,
+        all_pairs,
+        all_pairs_histogram,
+        normalise,
+        pair_scores,
+        pairs_with_histogram,
+    )
+    from mien.evaluation.templates import Templates, mean_templates, pool_templates
+    from mien.evaluation.verification import (
+        DetCurve,
+        EqualErrorRate,
+        NotMeasurable,
+        OperatingPoint,
+        det_curve,
+        equal_error_rate,
+        point_at_fmr,
+        rates_at,
+        tar_at_fmrs,
+    )
 
 __all__ = [
     "CaptureCounts",
@@ -105,3 +112,112 @@ __all__ = [
     "system_rates",
     "tar_at_fmrs",
 ]
+
+_HOME_OF: Final = {
+    **dict.fromkeys(
+        ("Differential", "GroupAccuracy", "differential", "rates_by_group"),
+        "fairness",
+    ),
+    **dict.fromkeys(
+        (
+            "CaptureCounts",
+            "SystemRates",
+            "generalised_rates",
+            "system_rates",
+        ),
+        "fte",
+    ),
+    **dict.fromkeys(
+        (
+            "Evidence",
+            "Monitors",
+            "SetEvidence",
+            "judge",
+        ),
+        "gates",
+    ),
+    **dict.fromkeys(
+        (
+            "OpenSetPoint",
+            "SearchResult",
+            "cmc",
+            "mean_tpir",
+            "open_set_at",
+            "open_set_at_fpir",
+            "search",
+        ),
+        "identification",
+    ),
+    **dict.fromkeys(
+        (
+            "Interval",
+            "bootstrap_by_identity",
+            "bootstrap_difference",
+            "rule_of_three",
+        ),
+        "intervals",
+    ),
+    **dict.fromkeys(
+        (
+            "FoldAccuracy",
+            "accuracy_at",
+            "best_threshold",
+            "kfold_accuracy",
+        ),
+        "kfold",
+    ),
+    **dict.fromkeys(
+        (
+            "OverClients",
+            "fedfr_pr_at_far",
+            "fedfr_tpr_at_fpr",
+            "personalised_search",
+            "personalised_verification",
+        ),
+        "personalised",
+    ),
+    **dict.fromkeys(
+        (
+            "MetricRecord",
+            "Provenance",
+            "dataset_digest",
+        ),
+        "records",
+    ),
+    **dict.fromkeys(
+        (
+            "Comparisons",
+            "ScoreHistogram",
+            "all_pairs",
+            "all_pairs_histogram",
+            "normalise",
+            "pair_scores",
+            "pairs_with_histogram",
+        ),
+        "scores",
+    ),
+    **dict.fromkeys(
+        (
+            "Templates",
+            "mean_templates",
+            "pool_templates",
+        ),
+        "templates",
+    ),
+    **dict.fromkeys(
+        (
+            "DetCurve",
+            "EqualErrorRate",
+            "NotMeasurable",
+            "OperatingPoint",
+            "det_curve",
+            "equal_error_rate",
+            "point_at_fmr",
+            "rates_at",
+            "tar_at_fmrs",
+        ),
+        "verification",
+    ),
+}
+
+__getattr__, __dir__ = door(__name__, _HOME_OF)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -77,6 +77,17 @@ def group_rates_of(record: Mapping[str, Any], now: datetime) -> list[GroupRate]:
         )
         for each in told.get("rates", ())
     ]
+
+
+def with_own(
+    thresholds: Iterable[Threshold], own: Threshold, *, brought: Collection[Threshold]
+) -> tuple[Threshold, ...]:
+    """Return a model's thresholds with one of the operator's own more.
+
+    The first that phones decide with takes the place of all that the model `brought`: those are of other people.
+    """
+    replaced = brought if own.fmr <= PHONES_MAX_FMR else ()
+    return (*(known for known in thresholds if known not in replaced), own)
 
 
 def decides(spec_json: bytes, model_id: ModelId) -> bool:

@@ -7,20 +7,27 @@ here is a function of bytes, keys and the random bytes that are passed in.
 `planner` chooses a round's terms, `DeviceRound` and `ServerRound` are the two roles, `wire` is the bytes between them.
 """
 
-from mien.secagg.config import (
-    AttemptId,
-    CohortTerms,
-    Mechanism,
-    NoiseTerms,
-    RoundConfig,
-    StageDeadlines,
-)
-from mien.secagg.device import Assignment, AttemptLog, DevicePolicy, DeviceRound, MaskedInput, MemoryLog
-from mien.secagg.graph import Profile
-from mien.secagg.keys import EcdsaSigner, Ed25519Signer, Identity, Suite, VerifiedLeaf
-from mien.secagg.quantise import NumberFormat
-from mien.secagg.server import Elsewhere, Opening, ServerRound, ServerStage, Suspect
-from mien.secagg.vector import Addends, ContributionMap, OpenedSum
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from mien._door import door
+
+if TYPE_CHECKING:
+    from mien.secagg.config import (
+        AttemptId,
+        CohortTerms,
+        Mechanism,
+        NoiseTerms,
+        RoundConfig,
+        StageDeadlines,
+    )
+    from mien.secagg.device import Assignment, AttemptLog, DevicePolicy, DeviceRound, MaskedInput, MemoryLog
+    from mien.secagg.graph import Profile
+    from mien.secagg.keys import EcdsaSigner, Ed25519Signer, Identity, Suite, VerifiedLeaf
+    from mien.secagg.quantise import NumberFormat
+    from mien.secagg.server import Elsewhere, Opening, ServerRound, ServerStage, Suspect
+    from mien.secagg.vector import Addends, ContributionMap, OpenedSum
 
 __all__ = [
     "Addends",
@@ -51,3 +58,60 @@ __all__ = [
     "Suspect",
     "VerifiedLeaf",
 ]
+
+_HOME_OF: Final = {
+    **dict.fromkeys(
+        (
+            "AttemptId",
+            "CohortTerms",
+            "Mechanism",
+            "NoiseTerms",
+            "RoundConfig",
+            "StageDeadlines",
+        ),
+        "config",
+    ),
+    **dict.fromkeys(
+        (
+            "Assignment",
+            "AttemptLog",
+            "DevicePolicy",
+            "DeviceRound",
+            "MaskedInput",
+            "MemoryLog",
+        ),
+        "device",
+    ),
+    **dict.fromkeys(("Profile",), "graph"),
+    **dict.fromkeys(
+        (
+            "EcdsaSigner",
+            "Ed25519Signer",
+            "Identity",
+            "Suite",
+            "VerifiedLeaf",
+        ),
+        "keys",
+    ),
+    **dict.fromkeys(("NumberFormat",), "quantise"),
+    **dict.fromkeys(
+        (
+            "Elsewhere",
+            "Opening",
+            "ServerRound",
+            "ServerStage",
+            "Suspect",
+        ),
+        "server",
+    ),
+    **dict.fromkeys(
+        (
+            "Addends",
+            "ContributionMap",
+            "OpenedSum",
+        ),
+        "vector",
+    ),
+}
+
+__getattr__, __dir__ = door(__name__, _HOME_OF)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -35,6 +36,12 @@ def storage_errors(what: str) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise KeyStoreError(f"may not write {what}; check the folder's owner and permissions") from error
         raise
+
+
+def file_sha256(path: Path) -> str:
+    """Return a file's SHA-256 in lower-case hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_folder(folder: Path) -> None:

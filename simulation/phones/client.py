@@ -10,8 +10,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from device_sdk.server.client import Assignment, ClientSettings, CoordinatorClient, Progress, StageEvent
+from device_sdk.server.client import Assignment, ClientSettings, CoordinatorClient, StageEvent
 from device_sdk.server.identity import Identity
+from device_sdk.server.offers import Progress
 from device_sdk.server.rpc import Hello
 from mien.errors import ConfigError
 from mien.protocol.rounds import RoundRef, Stage, Wait

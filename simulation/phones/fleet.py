@@ -17,7 +17,8 @@ from device_sdk.faces.crops import fit_crops
 from device_sdk.models.models import Model, ModelStore
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
-from device_sdk.rounds.participate import Counted, Event, Failed, Listener, NotCounted, Participant, Step, local_seed
+from device_sdk.rounds.events import Event, Listener
+from device_sdk.rounds.participate import Counted, Failed, NotCounted, Participant, Step, local_seed
 from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity
 from device_sdk.server.join import join

@@ -21,8 +21,9 @@ from device_sdk.people.trained import Pending, TrainingFaces
 from device_sdk.people.training_state import Kept, by_person, for_round
 from device_sdk.rounds.attempts import ANY_PICTURES, Budget, OwnSum, unlimited
 from device_sdk.runtimes import load_runtime
-from device_sdk.server.client import CoordinatorClient, Manifest, Progress
+from device_sdk.server.client import CoordinatorClient
 from device_sdk.server.identity import Identity
+from device_sdk.server.offers import Manifest, Progress
 from mien.contribution import Arrays
 from mien.errors import InviteError, NotEnrolledError
 from mien.layout import Vector

@@ -12,6 +12,7 @@ and the exit code is the error's.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -26,6 +27,7 @@ from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence, all_pairs, normalise
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.methods.gate import LEVEL_FMR, population_of
+from mien.models.known_thresholds import known_thresholds
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
@@ -69,7 +71,10 @@ def import_file(
     aligned: Annotated[bool, typer.Option(help="These faces are aligned crops already.")] = False,
     as_json: Json = True,
 ) -> None:
-    """Unpack a public model file into a new model folder, or copy a model folder; DIR and DIR adds to what is there."""
+    """Unpack a public model file into a new model folder, or copy a model folder; DIR and DIR adds to what is there.
+
+    A file whose thresholds were measured on real people brings them (`mien.models.known_thresholds`).
+    """
     from mien.backbones.importers import import_model, with_adapter, with_gate
 
     if file.is_dir():
@@ -81,6 +86,7 @@ def import_file(
         if gate is not None:
             imported = with_gate(imported, own_population(imported, gate, aligned=aligned))
         model = Model(imported.spec, imported.layout, imported.theta)
+        model = replace(model, spec=replace(model.spec, thresholds=known_thresholds(model.model_id)))
     else:
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
     if file.resolve() != out.resolve():

@@ -11,7 +11,8 @@ import pytest
 
 from device_sdk.device import Device
 from device_sdk.models.models import Model
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from mien.layout import model_id
 from mien.methods import METHODS
 from mien.methods.base import Runtime

@@ -17,7 +17,8 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.keys.note_keys import log_signer
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.public_witness import WitnessHome
-from device_sdk.rounds.participate import Counted, Event, Listener, Transfer
+from device_sdk.rounds.events import Event, Listener, Transfer
+from device_sdk.rounds.participate import Counted
 from mien.errors import UnreachableError
 from mien.log.checkpoints import Note, NoteKey
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec

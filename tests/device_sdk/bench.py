@@ -20,7 +20,8 @@ from device_sdk.people.trained import Pending
 from device_sdk.rounds.attempts import Attempts
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
-from device_sdk.rounds.participate import Event, Participant, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Participant
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from device_sdk.server.client import ClientSettings, CoordinatorClient
 from device_sdk.server.retry import RetryPolicy

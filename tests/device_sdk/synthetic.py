@@ -10,12 +10,12 @@ import numpy as np
 import torch
 
 from device_sdk.models.models import Model
+from device_sdk.models.packaged import sface_path
 from mien.backbones import build_backbone, load_theta
 from mien.backbones.importers import import_model
 from mien.layout import model_id
 from mien.methods.base import Crops, Embeddings
 from mien.specs import Threshold
-from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 
 OWNER, STRANGER = "asian_0007", "caucasian_0002"

@@ -38,6 +38,7 @@ def test_the_public_names_are_these() -> None:
         "Transfer",
         "Unknown",
         "Wait",
+        "verify_pair",
     ]
     assert dir(device_sdk) == sorted(device_sdk.__all__)
 
@@ -60,12 +61,15 @@ def test_device_methods_are_these() -> None:
         "close",
         "join",
         "relocate",
+        "renew_certificate",
         "identity",
+        "is_in_fleet",
         "gallery",
         "attempts",
         "people",
         "enroll",
         "verify",
+        "verify_pair",
         "identify",
         "remove",
         "set_consent",

@@ -25,12 +25,12 @@ from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.store import Store as RegistrarStore
 from coordinator.store import account
 from coordinator.store.store import Store
+from device_sdk.models.packaged import sface_path
 from device_sdk.rounds.attempts import Attempts
 from device_sdk.storage.keystore import FileKeyStore
 from mien.backbones.importers import import_model, with_adapter
 from mien.log.audit import Anchor
 from mien.shell.clock import Clock
-from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 from tests.frozen.make import EXPERIMENT, GUEST, HEAD_BYTES, NUM_ENROLLED, OWNERS, PASSWORD, TAIL_BYTES
 from tests.frozen.programs import call, run

@@ -27,7 +27,7 @@ from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
 from device_sdk.device import Device
 from device_sdk.models.models import Model
-from device_sdk.rounds.participate import Listener
+from device_sdk.rounds.events import Listener
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.layout import Vector, model_id
 from mien.methods.base import Runtime

@@ -19,7 +19,8 @@ import pytest
 from device_sdk.device import Device
 from device_sdk.people.verify import Match
 from device_sdk.rounds.conditions import StatedConditions
-from device_sdk.rounds.participate import Counted, Event, NotCounted, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, NotCounted, RoundOutcome
 from mien.contribution import ContributionLayout
 from mien.errors import (
     TABLE,

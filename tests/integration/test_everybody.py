@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from device_sdk.models.models import Model
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from mien.contribution import Total
 from mien.layout import model_id
 from mien.methods import METHODS

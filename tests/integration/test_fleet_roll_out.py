@@ -21,7 +21,8 @@ from coordinator.release.signing import create_key, sign_folder
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.faces.crops import MASTER
 from device_sdk.models.models import Model
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from mien.backbones import build_backbone, load_theta
 from mien.errors import ConfigError
 from mien.evaluation.rollout_spec import RollOutDeadlines, RollOutSpec

@@ -13,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.faces.crops import fit_crops
+from device_sdk.rounds.events import Event, Transfer
 from device_sdk.rounds.judging import JUDGED
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.methods.base import Crops
 from mien.methods.pfm_fv import own_faces

@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from device_sdk.faces.crops import fit_crops
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector
 from mien.methods.base import ServerState

@@ -17,7 +17,8 @@ from device_sdk.device import Device
 from device_sdk.export.build import export_graphs
 from device_sdk.models.models import Model
 from device_sdk.rounds.attempts import check_promise
-from device_sdk.rounds.participate import Counted, Event, RoundOutcome, Transfer
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import Counted, RoundOutcome
 from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.models.packaged import sface_path
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import InputError
@@ -35,7 +36,6 @@ from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, run_task
 from simulation.engines.runtimes import PublicOnly
 from simulation.faces.datasets import LabelledCrops, People, read_people
 from simulation.faces.listed import read_pairs
-from simulation.faces.models import sface_path
 from simulation.runs.grid import changed
 from simulation.synthetic import committed_faces
 

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.models.packaged import sface_path
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.importers import ImportedModel, import_model
 from mien.errors import EmptyFolderError
 from mien.evaluation import normalise
 from mien.methods.base import Crops
 from simulation.faces.datasets import find_people, read_people
-from simulation.faces.models import sface_path
 from simulation.synthetic import committed_faces
 
 CACHE_BYTES: Final = 1 << 30

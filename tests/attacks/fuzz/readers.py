@@ -346,7 +346,7 @@ def _of_the_core() -> dict[str, Reader]:
         "mien.log.audit:Anchor.parse": Reader(
             texts("mien.log.audit:Anchor.parse"), [str(Anchor(17, "5" * 64)).encode()]
         ),
-        "mien.backbones._onnx:read_onnx": Reader(of("mien.backbones._onnx:read_onnx"), [onnx_graph()]),
+        "mien.models.onnx_file:read_onnx": Reader(of("mien.models.onnx_file:read_onnx"), [onnx_graph()]),
         "mien.backbones._tflite:read_tflite": Reader(of("mien.backbones._tflite:read_tflite"), [tflite_graph()]),
         "mien.backbones.importers:import_model": Reader(
             of("mien.backbones.importers:import_model", "file", unverified=True), [onnx_graph(), tflite_graph()]

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from device_sdk.models.models import ModelStore, check_face_input
-from device_sdk.server.client import ClientSettings, CoordinatorClient, Manifest
+from device_sdk.server.client import ClientSettings, CoordinatorClient
+from device_sdk.server.offers import Manifest
 from device_sdk.server.retry import RetryPolicy
 from mien.errors import (
     CorruptDataError,

@@ -19,7 +19,7 @@ from device_sdk.models.models import Model
 from device_sdk.models.releases import ReleaseGuard, verify_folder
 from device_sdk.runtimes import load_runtime
 from device_sdk.runtimes.manifest import GraphFolder
-from device_sdk.server.client import Manifest, Progress
+from device_sdk.server.offers import Manifest, Progress
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import model_id
 from mien.methods.base import Embeddings, TrainingJob

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from device_sdk.models.releases import ReleaseGuard, verify_folder
 from device_sdk.program.cli import app
-from device_sdk.server.client import Manifest
+from device_sdk.server.offers import Manifest
 from mien.errors import ConfigError, CorruptDataError, MienError, VersionError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.models import bundles

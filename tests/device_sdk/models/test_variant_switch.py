@@ -23,7 +23,7 @@ from device_sdk.program.bench import EngineFigures
 from device_sdk.program.benching import Looked
 from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import FormFigures
-from device_sdk.rounds.participate import Event
+from device_sdk.rounds.events import Event
 from device_sdk.server.identity import IdentityFiles
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import open_key_store

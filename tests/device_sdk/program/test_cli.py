@@ -14,6 +14,7 @@ import pytest
 import typer.main
 from typer.testing import CliRunner
 
+from device_sdk.models.packaged import packaged_model
 from device_sdk.people.backup import unseal_backup
 from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
@@ -35,12 +36,15 @@ from mien.errors import (
 from mien.protocol.tensors import unpack_metadata
 from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.device_sdk.programs import mien_device
+from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of
 
 OPTIONS = {
     "join": {"--home", "--keystore", "--json"},
     "relocate": {"--home", "--json"},
+    "renew": {"--home", "--json"},
     "enroll": {"--home", "--consent", "--add", "--anyway", "--min-images", "--keystore", "--runtime", "--json"},
     "verify": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
+    "verify-pair": {"--home", "--show-score", "--threshold", "--max-fmr", "--runtime", "--json"},
     "identify": {"--home", "--show-score", "--threshold", "--max-fmr", "--max-fpir", "--runtime", "--json"},
     "watch": {
         "--home",
@@ -317,19 +321,40 @@ def test_people_see_tables_and_sentences(home: Path) -> None:
     assert "participation.min_cohort" in shown.stdout
 
 
+@pytest.mark.parametrize("words", ["--help", "status", "gallery list", "config show"])
+def test_light_commands_load_nothing_heavy(home: Path, words: str) -> None:
+    code = (
+        "import sys\n"
+        "from device_sdk.program import main\n"
+        "sys.argv = ['mien-device', *sys.argv[1:]]\n"
+        "try: main()\n"
+        "finally: print(*{'torch', 'onnxruntime', 'onnx', 'cv2', 'grpc'} & set(sys.modules), file=sys.stderr)\n"
+    )
+    given = words.split() + ([] if words == "--help" else ["--home", str(home)])
+    done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
 def test_who_did_not_agree_is_told_how_to_later() -> None:
     assert _said_of_training(Person(1, "Ada", 0, 5)) == "Their pictures train the model."
     later = _said_of_training(Person(1, "Ada Byron", 0, None))
     assert later.endswith("agree to that later: mien-device gallery consent 'Ada Byron' --give")
 
 
-def test_enrolling_before_joining_says_what_is_missing(tmp_path: Path) -> None:
-    folder = tmp_path / "pictures"
-    folder.mkdir()
-    (folder / "a.jpg").write_bytes(b"")
-    error = refused("enroll", "Ada", folder, "--home", tmp_path / "new", "--keystore", "file")
-    assert isinstance(error, InviteError)
-    assert "join" in error.message
+def test_in_no_fleet_people_are_recognised_all_the_same(tmp_path: Path) -> None:
+    home, mine, other = ("--home", tmp_path / "new"), images_of(OWNER), images_of(STRANGER)
+    decides = ("--threshold", str(DECIDES_AT))  # the packaged one is of real people
+    paired = call("verify-pair", mine[0], mine[4], *decides, *home)
+    assert paired == {"decision": "match", "threshold": DECIDES_AT}
+    assert not (tmp_path / "new").exists()
+    enrolled = call("enroll", "Ada", *mine[:3], "--no-consent", "--anyway", "--keystore", "file", *home)
+    assert (enrolled["images_used"], enrolled["trains"]) == (3, False)
+    assert call("verify", "Ada", mine[4], *decides, *home)["decision"] == "match"
+    assert call("identify", mine[4], *decides, *home)["name"] == "Ada"
+    assert CliRunner().invoke(app, ["verify-pair", *map(str, (mine[0], other[0], *decides, *home))]).exit_code == 1
+    found = {row["what"]: row for row in call("doctor", *home)["findings"]}
+    assert found["membership"]["detail"].startswith("in no fleet, and none is needed")
+    assert found["model"]["detail"].startswith(f"sface {packaged_model().model_id[:12]} in float32")
 
 
 def test_mistakes_are_found_before_a_model_is_fetched(home: Path, tmp_path: Path) -> None:
@@ -355,7 +380,7 @@ def test_a_damaged_invite_is_one_sentence(tmp_path: Path, invite: str) -> None:
 def test_a_users_mistake_is_one_line_and_a_number(home: Path) -> None:
     for arguments, error in (
         (("verify", "Nobody", "face.jpg"), NotEnrolledError),
-        (("verify", "Ada", "face.jpg"), InviteError),
+        (("participate",), InviteError),
         (("gallery", "remove", "Nobody", "--yes"), NotEnrolledError),
     ):
         for as_json in (False, True):

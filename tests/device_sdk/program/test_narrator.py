@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from device_sdk.program.cli import _narrator
-from device_sdk.rounds.participate import Event, Listener, Transfer
+from device_sdk.rounds.events import Event, Listener, Transfer
 from mien.shell import cli as shell
 
 HALF = Event("progress", "Trained 3 of 6 steps.", {"steps_done": 3, "steps": 6})

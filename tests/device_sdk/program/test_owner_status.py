@@ -43,7 +43,7 @@ def test_a_new_device_is_told_what_to_do_first() -> None:
     text = told(FRESH)
     assert "belongs to no fleet" in text
     assert "Nobody is enrolled" in text
-    assert text.index("mien-device join") < text.index("mien-device enroll")
+    assert text.index("mien-device enroll") < text.index("mien-device join")
 
 
 def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
@@ -68,6 +68,7 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
         ({"last_round_counted": False}, "went on without it"),
         ({"last_round_unix_s": None}, "Not yet"),
         ({"num_private_sums": 0}, "No masked update"),
+        ({"takes_unsigned_releases": True}, "Its releases are not signed: whoever has the coordinator"),
         ({"keystore": "platform"}, "operating system's key store"),
         ({"threshold_by_hand": 0.3}, "0.300 (verification.threshold): it is right for int8 only if it was measured"),
         ({"measures_models": False}, "does not measure new models"),

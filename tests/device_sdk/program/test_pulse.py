@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from device_sdk.program.pulse import Pulse
-from device_sdk.rounds.participate import Event, Transfer
+from device_sdk.rounds.events import Event, Transfer
 
 
 def test_it_speaks_only_when_nothing_else_did_and_says_what_was_last() -> None:

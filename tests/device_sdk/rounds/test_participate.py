@@ -20,16 +20,8 @@ from device_sdk.people.trained import Pending
 from device_sdk.rounds import participate
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
-from device_sdk.rounds.participate import (
-    FAILED_PAUSE_S,
-    Counted,
-    Event,
-    Failed,
-    NotCounted,
-    NotNow,
-    Transfer,
-    take_part,
-)
+from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.participate import FAILED_PAUSE_S, Counted, Failed, NotCounted, NotNow, take_part
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     ConfigError,

@@ -15,7 +15,8 @@ import pytest
 from device_sdk.people.round_terms import SumTerms
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.disclosure import Agreement
-from device_sdk.rounds.participate import Counted, Event, Failed, NotCounted, Step
+from device_sdk.rounds.events import Event
+from device_sdk.rounds.participate import Counted, Failed, NotCounted, Step
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
     BudgetExceededError,

@@ -12,7 +12,7 @@ import pytest
 from coordinator.release.signing import sign_folder
 from device_sdk.device import Device
 from device_sdk.models.abilities import LOOK_EVERY_S, UNSAID, Abilities, GraphLook
-from device_sdk.rounds.participate import Event, Transfer
+from device_sdk.rounds.events import Event, Transfer
 from device_sdk.server.identity import IdentityFiles
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import open_key_store

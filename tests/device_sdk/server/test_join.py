@@ -19,8 +19,8 @@ from device_sdk.device import Device
 from device_sdk.program.owner_status import sentences
 from device_sdk.server import join as joining
 from device_sdk.server.certificates import fingerprint
-from device_sdk.server.identity import Identity, IdentityFiles
-from device_sdk.server.join import join, relocate, renew, renewal_due
+from device_sdk.server.identity import Identity, IdentityFiles, renewal_due
+from device_sdk.server.join import join, relocate, renew
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
@@ -319,7 +319,7 @@ def test_its_owner_hears_that_a_certificate_ends_soon_only_where_a_renewal_is_du
             return " ".join(sentence for _, sentence in sentences(device.status(), clock.now()))
 
     assert all("ends soon" not in told(ShiftedClock(days * DAY_S)) for days in (0, 2, 4.6))
-    assert "The certificate ends soon: mien-device update" in told(ShiftedClock(4.7 * DAY_S))
+    assert "The certificate ends soon: mien-device renew" in told(ShiftedClock(4.7 * DAY_S))
 
 
 def test_looking_at_a_device_makes_no_log_of_private_sums(

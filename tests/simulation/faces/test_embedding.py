@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from device_sdk.models.packaged import sface_path
 from mien.backbones import build_backbone
 from mien.backbones.importers import import_sface
 from mien.evaluation.protocols import lfw
 from simulation.faces.embedding import embed_flip_sum, embed_images
-from simulation.faces.models import sface_path
 
 pytestmark = pytest.mark.numerics
 

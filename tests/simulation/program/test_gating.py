@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from device_sdk.models.packaged import sface_path
 from mien.backbones.importers import import_model
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation import Evidence, judge
 from mien.records import from_mapping, to_mapping
 from mien.specs import GateSpec
-from simulation.faces.models import Model, sface_path, write_model
+from simulation.faces.models import Model, write_model
 from simulation.program import worker
 from simulation.program.gating import EvaluationSet, gather
 from tests.simulation.program.test_worker import people_in

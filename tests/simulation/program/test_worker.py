@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from coordinator.release import worker as parent
 from device_sdk.export.build import export_graphs
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.models.packaged import sface_path
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import (
     TABLE,
@@ -32,7 +33,7 @@ from mien.errors import (
 from mien.layout import ParameterLayout
 from simulation.faces.datasets import digest, find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
-from simulation.faces.models import Model, read_model, sface_path, write_model
+from simulation.faces.models import Model, read_model, write_model
 from simulation.program import cli as sim
 from simulation.program import worker
 from simulation.program.evaluate import evaluate_lfw

@@ -155,11 +155,11 @@ class TestCommittedFaces:
     def test_sface_finds_the_test_people_hard(self) -> None:
         import torch
 
+        from device_sdk.models.packaged import sface_path
         from mien.backbones.importers import import_sface
         from mien.evaluation.scores import all_pairs
         from mien.evaluation.verification import det_curve, equal_error_rate
         from simulation.faces.datasets import read_people
-        from simulation.faces.models import sface_path
 
         backbone, _ = import_sface(sface_path().read_bytes())
         backbone.eval()

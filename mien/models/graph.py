@@ -14,6 +14,7 @@ from mien.errors import LayoutMismatchError, NonFiniteError
 
 Array = NDArray[Any]
 Array64 = NDArray[np.float64]
+Tensors = dict[str, Array64]
 
 # The largest tensor of a model here has 6.4 million elements; one beyond this is an attack or another kind of model.
 MAX_ELEMENTS: Final = 1 << 26

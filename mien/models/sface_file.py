@@ -1,0 +1,94 @@
+"""SFace out of its public ONNX file: its layout and its numbers as our network has them. No torch is needed.
+
+`mien.backbones.sface` is the network; what both have to agree on stands here, where phones can read it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from mien.layout import ParameterEntry, ParameterLayout, Vector
+from mien.models.graph import Array64, Tensors, Walk
+from mien.models.known_models import FACE_INPUTS
+from mien.models.onnx_file import read_onnx
+
+# (output channels, stride) of each depthwise-separable block, in order.
+BLOCKS: Final = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
+STEM_CHANNELS: Final = 32
+# The last block's pointwise convolution alone has 1,048,576 weights: it stays frozen, so that a phone sends few.
+DEFAULT_TRAINABLE: Final = (
+    "block12.*",
+    "block13.depthwise.*",
+    "block13.pointwise.conv.bias",
+    "block13.pointwise.act.weight",
+)
+
+
+def read_sface(onnx_bytes: bytes) -> tuple[ParameterLayout, Vector]:
+    """Return SFace's layout and its flat vector from an ONNX file, quantised in blocks or float32.
+
+    Every BatchNorm is folded in float64: after a convolution into it, before and after the FC into the FC. Raises
+    CorruptDataError, LayoutMismatchError, NonFiniteError.
+    """
+    walk = Walk(read_onnx(onnx_bytes), "SFace")
+    spec = FACE_INPUTS["sface"]
+    shift = walk.constant(walk.take("Sub"), 0, (1,))
+    factor = walk.constant(walk.take("Mul"), 0, (1,))
+    walk.require(bool(shift == spec.mean) and bool(factor == 1 / spec.scale), "scaling (x - 127.5) / 128")
+    tensors = _unit(walk, "stem", 3, STEM_CHANNELS, kernel=3, stride=1, depthwise=False)
+    previous = STEM_CHANNELS
+    for i, (channels, stride) in enumerate(BLOCKS, start=1):
+        tensors |= _unit(walk, f"block{i}.depthwise", previous, previous, kernel=3, stride=stride, depthwise=True)
+        tensors |= _unit(walk, f"block{i}.pointwise", previous, channels, kernel=1, stride=1, depthwise=False)
+        previous = channels
+    tensors |= _embedding(walk, previous, spec.dim)
+    walk.finish()
+    layout = ParameterLayout(tuple(ParameterEntry(name, tensor.shape) for name, tensor in tensors.items()))
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which the check refuses
+        return layout, layout.check(layout.flatten(tensors), what="sface model file")
+
+
+def _unit(
+    walk: Walk, name: str, in_channels: int, channels: int, *, kernel: int, stride: int, depthwise: bool
+) -> Tensors:
+    """Return a ConvUnit's tensors from Conv, BatchNormalization and PRelu, the norm folded in."""
+    group = in_channels if depthwise else 1
+    attributes = {"group": group, "strides": [stride] * 2, "pads": [kernel // 2] * 4, "dilations": [1, 1]}
+    conv = walk.take("Conv", attributes=attributes)
+    weight = walk.constant(conv, 0, (channels, in_channels // group, kernel, kernel))
+    scale, shift = _affine(walk, channels)
+    slope = walk.constant(walk.take("PRelu"), 0, (channels, 1, 1))
+    return {
+        f"{name}.conv.weight": weight * scale[:, None, None, None],
+        f"{name}.conv.bias": shift,
+        f"{name}.act.weight": slope.reshape(-1),
+    }
+
+
+def _embedding(walk: Walk, channels: int, dim: int) -> Tensors:
+    """Return the head's tensors from BatchNormalization, Dropout, Flatten, Gemm and BatchNormalization."""
+    map_scale, map_shift = _affine(walk, channels)
+    walk.take("Dropout")
+    walk.take("Flatten")
+    gemm = walk.take("Gemm", attributes={"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1})
+    size = FACE_INPUTS["sface"].height // 16
+    pixels = size * size
+    weight = walk.constant(gemm, 0, (dim, channels * pixels))
+    bias = walk.constant(gemm, 1, (dim,)) + weight @ map_shift.repeat(pixels)
+    scale, shift = _affine(walk, dim)
+    return {
+        "embedding.fc.weight": weight * map_scale.repeat(pixels) * scale[:, None],
+        "embedding.fc.bias": bias * scale + shift,
+    }
+
+
+def _affine(walk: Walk, channels: int) -> tuple[Array64, Array64]:
+    """Return a BatchNormalization as (scale, shift) per channel."""
+    node = walk.take("BatchNormalization")
+    gamma, beta, mean, var = (walk.constant(node, i, (channels,)) for i in range(4))
+    epsilon = node.attributes.get("epsilon", 1e-5)
+    walk.require(isinstance(epsilon, float) and epsilon > 0 and bool((var >= 0).all()), "BatchNormalization statistics")
+    scale = gamma / np.sqrt(var + epsilon)
+    return scale, beta - mean * scale
