@@ -10,7 +10,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-import mien.methods
+from mien.methods import registry
 from mien.methods.base import Method
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
@@ -33,8 +33,8 @@ TASK = TaskSpec(
 def fedadam(monkeypatch: pytest.MonkeyPatch) -> Method:
     """Return the example, entered among the methods as the page says: nothing else of the product changes."""
     method: Method = example("my_method").FEDADAM
-    entered = MappingProxyType({**mien.methods.METHODS, method.name: method})
-    monkeypatch.setattr(mien.methods, "METHODS", entered)
+    entered = MappingProxyType({**registry.METHODS, method.name: method})
+    monkeypatch.setattr(registry, "METHODS", entered)
     return method
 
 

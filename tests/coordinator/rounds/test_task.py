@@ -470,7 +470,7 @@ class AddingUp:
         fedavg = METHODS["fedavg"]
         properties = fedavg.properties | {Property.ADDS_UP, Property.DETERMINISTIC}
         known = {**METHODS, "fedavg": replace(fedavg, server_step=self._step, properties=properties)}
-        monkeypatch.setattr("mien.methods.METHODS", known)
+        monkeypatch.setattr("mien.methods.registry.METHODS", known)
         monkeypatch.setattr(plan, "METHODS", known)
 
     def _step(self, task: Any, part: Any, state: ServerState, total: Total, revealed: Any) -> ServerState:
