@@ -231,7 +231,10 @@ def _descriptors() -> Iterator[int]:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket of a descriptor that stays open: a copy of it, or itself where no more files can be opened."""
+    """Yield a socket of a descriptor that stays open: a copy of it, or itself where no more files can be opened.
+
+    Raises OSError for a descriptor of another kind.
+    """
     try:
         copy = os.dup(descriptor)
     except OSError:
@@ -241,7 +244,12 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         finally:
             found.detach()
     else:
-        with socket.socket(fileno=copy) as found:
+        try:
+            found = socket.socket(fileno=copy)
+        except OSError:  # no socket
+            os.close(copy)
+            raise
+        with found:
             yield found
 
 

@@ -74,7 +74,9 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
             connection.do_handshake()
             break
         except SSL.WantReadError:
-            if not select.select([raw], [], [], timeout_s)[0]:
+            poll = select.poll()  # not `select`, which knows no descriptor above 1,023
+            poll.register(raw, select.POLLIN)
+            if not poll.poll(timeout_s * 1000):
                 raise TimeoutError("no answer within the handshake") from None
     return tuple((connection.get_peer_cert_chain(as_cryptography=True) or [])[:MAX_CHAIN])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -199,3 +201,15 @@ def test_who_says_nothing_is_not_even_accepted(port: Port) -> None:
                 assert port.ends[-1].getpeername() == talks.getsockname()
 
     asyncio.run(story())
+
+
+def test_files_that_are_no_sockets_are_not_opened_again(port: Port) -> None:
+    """A server that starts looks at all that the process has open, and leaves it as it was."""
+
+    async def story() -> int:
+        async with port.shares(per_address=2).kept(port.number):
+            return len(os.listdir("/dev/fd"))  # noqa: PTH208 - numbers, not paths
+
+    with Path(os.devnull).open("rb"), contextlib.closing(socket.create_connection(("127.0.0.1", port.number), 10)):
+        first = asyncio.run(story())
+        assert asyncio.run(story()) == first

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import socket
 import ssl
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -64,12 +67,13 @@ def test_any_damaged_byte_is_the_same_kind_of_error(flip: int) -> None:
             check_device_certificate(load_certificate(damaged, whose="this device's"), KEY, AUTHORITY.certificate)
 
 
-def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path) -> None:
-    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
-    (tmp_path / "key").write_bytes(leaf.key_pem)
-    (tmp_path / "leaf.pem").write_text(ssl.DER_cert_to_PEM_cert(with_version_9(to_der(leaf.certificate))))
+@contextlib.contextmanager
+def one_handshake(folder: Path, certificate_der: bytes, key_pem: bytes) -> Iterator[str]:
+    """Yield the address of a listener that shows a certificate to one caller."""
+    (folder / "key").write_bytes(key_pem)
+    (folder / "leaf.pem").write_text(ssl.DER_cert_to_PEM_cert(certificate_der))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(tmp_path / "leaf.pem", tmp_path / "key")
+    context.load_cert_chain(folder / "leaf.pem", folder / "key")
 
     def serve_once(listener: socket.socket) -> None:
         raw, _ = listener.accept()
@@ -79,6 +83,35 @@ def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = threading.Thread(target=serve_once, args=(listener,))
         server.start()
-        with pytest.raises(UnreachableError, match="certificate that can be read"):
-            fetch_unverified_chain(f"127.0.0.1:{listener.getsockname()[1]}", timeout_s=60)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
         server.join(60)
+
+
+def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path) -> None:
+    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    with (
+        one_handshake(tmp_path, with_version_9(to_der(leaf.certificate)), leaf.key_pem) as address,
+        pytest.raises(UnreachableError, match="certificate that can be read"),
+    ):
+        fetch_unverified_chain(address, timeout_s=60)
+
+
+@pytest.fixture
+def many_files() -> Iterator[None]:
+    """Have every descriptor below 1,024 in use, which is all that `select` can wait for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("no process here may open so many files")
+    with contextlib.ExitStack() as opened:
+        opened.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+        while opened.enter_context(Path(os.devnull).open("rb")).fileno() < 1024:
+            pass
+        yield
+
+
+@pytest.mark.usefixtures("many_files")
+def test_a_program_with_many_open_files_reads_a_chain(tmp_path: Path) -> None:
+    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    with one_handshake(tmp_path, to_der(leaf.certificate), leaf.key_pem) as address:
+        assert fetch_unverified_chain(address, timeout_s=60)[0] == leaf.certificate
