@@ -139,7 +139,7 @@ class ConnectionShares:
     @contextlib.asynccontextmanager
     async def kept(self, port: int) -> AsyncIterator[None]:
         """Look again and again while a block runs; the system is asked to keep whoever says nothing to itself."""
-        for descriptor in _descriptors():
+        for descriptor, _ in _sockets():
             _defer(descriptor, port)
         task = asyncio.create_task(self._keep(port), name="connections")
         try:
@@ -157,14 +157,8 @@ class ConnectionShares:
     def _find(self, port: int) -> None:
         """Bring what is known up to date: connections that have ended are forgotten, new ones added."""
         there: set[int] = set()
-        for descriptor in _descriptors():
-            try:
-                status = os.fstat(descriptor)
-            except OSError:
-                continue
-            if not stat.S_ISSOCK(status.st_mode):
-                continue
-            there.add(inode := status.st_ino)
+        for descriptor, inode in _sockets():
+            there.add(inode)
             if (known := self._known.get(inode)) is not None:
                 known.descriptor = descriptor
             elif inode in self._others:
@@ -229,12 +223,23 @@ def _descriptors() -> Iterator[int]:
         yield from range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
+def _sockets() -> Iterator[tuple[int, int]]:
+    """Yield this process's sockets: descriptor and inode.
+
+    Nothing else is ever copied: closing a copy of a database's file would end SQLite's locks on it (fcntl(2)).
+    """
+    for descriptor in _descriptors():
+        try:
+            status = os.fstat(descriptor)
+        except OSError:
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            yield descriptor, status.st_ino
+
+
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Yield a socket of a descriptor that stays open: a copy of it, or itself where no more files can be opened.
-
-    Raises OSError for a descriptor of another kind.
-    """
+    """Yield a socket of a descriptor that stays open: a copy of it, or itself where no more files can be opened."""
     try:
         copy = os.dup(descriptor)
     except OSError:
@@ -244,12 +249,7 @@ def _borrowed(descriptor: int) -> Iterator[socket.socket]:
         finally:
             found.detach()
     else:
-        try:
-            found = socket.socket(fileno=copy)
-        except OSError:  # no socket
-            os.close(copy)
-            raise
-        with found:
+        with socket.socket(fileno=copy) as found:
             yield found
 
 

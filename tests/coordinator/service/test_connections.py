@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -203,13 +206,20 @@ def test_who_says_nothing_is_not_even_accepted(port: Port) -> None:
     asyncio.run(story())
 
 
-def test_files_that_are_no_sockets_are_not_opened_again(port: Port) -> None:
-    """A server that starts looks at all that the process has open, and leaves it as it was."""
+def test_files_that_are_no_sockets_are_left_alone(port: Port, tmp_path: Path) -> None:
+    """Closing a copy of a file would end this process's locks on it, SQLite's among them."""
+    path = tmp_path / "database"
+    path.touch()
 
     async def story() -> int:
         async with port.shares(per_address=2).kept(port.number):
+            await asyncio.sleep(0)
             return len(os.listdir("/dev/fd"))  # noqa: PTH208 - numbers, not paths
 
-    with Path(os.devnull).open("rb"), contextlib.closing(socket.create_connection(("127.0.0.1", port.number), 10)):
+    with path.open("r+b") as file, contextlib.closing(socket.create_connection(("127.0.0.1", port.number), 10)):
+        fcntl.lockf(file, fcntl.LOCK_EX)
         first = asyncio.run(story())
         assert asyncio.run(story()) == first
+        other = f"import fcntl; fcntl.lockf(open({str(path)!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        taken = subprocess.run([sys.executable, "-c", other], capture_output=True, check=False)
+        assert b"BlockingIOError" in taken.stderr
