@@ -16,12 +16,14 @@ from device_sdk.faces.detector import Face, FaceDetector
 from device_sdk.faces.images import Pixels
 from mien.errors import LowQualityError
 
-# A look is at so many pixels around the face: 0.8 ms. The last is finer, for the landmarks.
+# A look is at so many pixels around the face. The last is finer, for the landmarks.
 _SIDE: Final = 96
 _FINE_SIDE: Final = 320
 # How much wider than the box of a face a look at it is.
 _ROOM: Final = 1.6
-_TURNS: Final = range(0, 360, 45)
+# A face that was found so surely, and is seen so surely by a look straight at it, is upright.
+_SURE: Final = 0.9
+_OTHER_TURNS: Final = range(45, 360, 45)
 # How much surer the surest look has to be than any that disagrees.
 _SURER: Final = 0.02
 _AGREE_DEG: Final = 75.0
@@ -34,13 +36,17 @@ _REST_DEG: Final = 25.0
 def set_upright(image: Pixels, face: Face, detector: FaceDetector) -> Face | None:
     """Return a face of an image (H, W, 3) uint8 RGB with landmarks that were found with its head up; None if unclear.
 
-    Its box is as it was found. Eight looks, an eighth of a turn apart, say about where up is.
+    Its box is as it was found. One look settles most upright faces; eight, an eighth of a turn apart, say about where
+    up is of the rest.
     """
     try:
         first = roll_deg(face.landmarks)
         width = _ROOM * max(face.box[2:])
-        around = Square(face.centre, 1.5 * width, _SIDE * 3 // 2).read(image)
-        direction = _direction(around, detector)
+        straight = _look(Square(face.centre, width, _SIDE), image, detector)
+        direction: float | None = straight[1]
+        if min(face.score, straight[0]) < _SURE:
+            around = Square(face.centre, 1.5 * width, _SIDE * 3 // 2).read(image)
+            direction = _direction(straight, around, detector)
         if direction is None or (abs(direction) <= _STRAIGHT_DEG and abs(first) <= _REST_DEG):
             return None if direction is None else face
         square = Square(face.centre, 1.5 * width, _FINE_SIDE, direction)
@@ -55,22 +61,20 @@ def set_upright(image: Pixels, face: Face, detector: FaceDetector) -> Face | Non
         return None
 
 
-def _direction(around: Pixels, detector: FaceDetector) -> float | None:
+def _direction(straight: tuple[float, float], around: Pixels, detector: FaceDetector) -> float | None:
     """Return about by how many degrees a face leans clockwise, as the surest look says; None where none is."""
-    looks = []
-    for turn in _TURNS:
-        found = detector.search(_middle(turn).read(around))
-        looks += [(face.score, turn + roll_deg(face.landmarks)) for face in found[:1]]
-    if not looks:
-        return None
+    middle = (_SIDE * 3 // 2 - 1) / 2
+    turned = (Square((middle, middle), _SIDE, _SIDE, turn) for turn in _OTHER_TURNS)
+    looks = [straight, *(_look(square, around, detector) for square in turned)]
     score, direction = max(looks)
     rivals = (other for other, elsewhere in looks if abs(_wrapped(elsewhere - direction)) > _AGREE_DEG)
-    return None if max(rivals, default=0.0) > score - _SURER else _wrapped(direction)
+    return None if max(rivals, default=0.0) > score - _SURER or not score else _wrapped(direction)
 
 
-def _middle(turn_deg: float) -> Square:
-    middle = (_SIDE * 3 // 2 - 1) / 2
-    return Square((middle, middle), _SIDE, _SIDE, turn_deg)
+def _look(square: Square, image: Pixels, detector: FaceDetector) -> tuple[float, float]:
+    """Return the score of the face in a square and its lean in the image, clockwise in degrees; (0, 0) for none."""
+    found = detector.search(square.read(image))
+    return (found[0].score, square.turn_deg + roll_deg(found[0].landmarks)) if found else (0.0, 0.0)
 
 
 def _wrapped(degrees: float) -> float:

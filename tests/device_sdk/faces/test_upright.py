@@ -119,6 +119,31 @@ def test_an_upright_face_is_taken_as_it_was_found(detector: FaceDetector, good: 
     assert same >= len(good) // 2
 
 
+class CountingDetector(FaceDetector):
+    """Counts how often it searches."""
+
+    def __init__(self, detector: FaceDetector) -> None:
+        self.detector = detector
+        self.searched = 0
+
+    def search(self, image: Pixels, times: int = 1) -> tuple[Face, ...]:
+        self.searched += 1
+        return self.detector.search(image, times)
+
+
+def test_one_look_settles_upright_faces_alone(detector: FaceDetector, good: list[Pixels]) -> None:
+    searched: dict[int, list[int]] = {0: [], 1: [], 2: [], 3: []}
+    for image in good:
+        for quarters, counts in searched.items():
+            turned = np.ascontiguousarray(np.rot90(image, quarters))
+            counting = CountingDetector(detector)
+            for face in detector.detect(turned)[:1]:
+                set_upright(turned, face, counting)
+                counts.append(counting.searched)
+    assert searched[0].count(1) >= len(good) // 3
+    assert all(min(searched[quarters]) >= 8 for quarters in (1, 2, 3))
+
+
 def test_what_shows_no_face_has_no_way_up(detector: FaceDetector) -> None:
     wall = np.full((200, 200, 3), 120, np.uint8)
     points = np.array(((80.0, 80), (120, 80), (100, 100), (85, 120), (115, 120)))

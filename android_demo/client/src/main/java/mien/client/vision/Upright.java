@@ -15,6 +15,9 @@ final class Upright {
     /** What is read once, and looked at turned, is wider still. */
     private static final int AROUND = SIDE * 3 / 2;
 
+    /** A face that was found so surely, and is seen so surely by a look straight at it, is upright. */
+    private static final double SURE = 0.9;
+
     private static final int NUM_TURNS = 8;
     /** How much surer the surest look has to be than any that disagrees. */
     private static final double SURER = 0.02;
@@ -27,13 +30,11 @@ final class Upright {
     private final Frame frame;
     private final Face face;
     private final FaceFinder finder;
-    private final Frame around;
 
     private Upright(Frame frame, Face face, FaceFinder finder) {
         this.frame = frame;
         this.face = face;
         this.finder = finder;
-        around = square(AROUND, 0).read(frame);
     }
 
     /** Returns a face with landmarks that were found with its head up, its box as it was found; null where that is unclear. */
@@ -49,8 +50,8 @@ final class Upright {
         }
     }
 
-    private Square square(int side, double turnDeg) {
-        double width = 1.5 * ROOM * Math.max(face.width, face.height);
+    private Square square(double room, int side, double turnDeg) {
+        double width = room * ROOM * Math.max(face.width, face.height);
         return new Square(face.x + face.width / 2, face.y + face.height / 2, width, side, turnDeg);
     }
 
@@ -62,7 +63,7 @@ final class Upright {
         if (Math.abs(direction) <= STRAIGHT_DEG && Math.abs(first) <= REST_DEG) {
             return face;
         }
-        Square fine = square(FINE_SIDE, direction);
+        Square fine = square(1.5, FINE_SIDE, direction);
         List<Face> found = finder.search(fine.read(frame));
         if (found.isEmpty()) {
             return null;
@@ -78,20 +79,22 @@ final class Upright {
     private double direction() {
         double[] scores = new double[NUM_TURNS];
         double[] directions = new double[NUM_TURNS];
-        int surest = -1;
-        for (int i = 0; i < NUM_TURNS; i++) {
-            double turn = i * 360.0 / NUM_TURNS;
-            List<Face> found = look(turn);
-            if (!found.isEmpty()) {
-                scores[i] = found.get(0).score;
-                directions[i] = turn + Aligner.rollDeg(found.get(0));
-                boolean isSurer = surest < 0
-                        || scores[i] > scores[surest]
-                        || (scores[i] == scores[surest] && directions[i] > directions[surest]);
-                surest = isSurer ? i : surest;
-            }
+        Face straight = look(square(1, SIDE, 0).read(frame));
+        note(straight, 0, scores, directions);
+        if (Math.min(face.score, scores[0]) >= SURE) {
+            return directions[0];
         }
-        if (surest < 0) {
+        double middle = (AROUND - 1) / 2.0;
+        Frame around = square(1.5, AROUND, 0).read(frame);
+        int surest = 0;
+        for (int i = 1; i < NUM_TURNS; i++) {
+            double turn = i * 360.0 / NUM_TURNS;
+            note(look(new Square(middle, middle, SIDE, SIDE, turn).read(around)), i, scores, directions);
+            boolean isSurer = scores[i] > scores[surest]
+                    || (scores[i] == scores[surest] && directions[i] > directions[surest]);
+            surest = isSurer ? i : surest;
+        }
+        if (scores[surest] == 0) {
             return Double.NaN;
         }
         for (int i = 0; i < NUM_TURNS; i++) {
@@ -103,9 +106,17 @@ final class Upright {
         return wrapped(directions[surest]);
     }
 
-    private List<Face> look(double turnDeg) {
-        double middle = (AROUND - 1) / 2.0;
-        return finder.search(new Square(middle, middle, SIDE, SIDE, turnDeg).read(around));
+    /** Sets the score of the i-th look and by how many degrees the face leans; a look that saw none leaves both 0. */
+    private static void note(Face seen, int i, double[] scores, double[] directions) {
+        if (seen != null) {
+            scores[i] = seen.score;
+            directions[i] = i * 360.0 / NUM_TURNS + Aligner.rollDeg(seen);
+        }
+    }
+
+    private Face look(Frame pixels) {
+        List<Face> found = finder.search(pixels);
+        return found.isEmpty() ? null : found.get(0);
     }
 
     private static Face nearest(List<Face> faces, double middle) {

@@ -4,7 +4,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 
-/** Finds the faces that it was told, whatever the picture, and of eight looks at a face sees it in the first alone. */
+/** Finds the faces that it was told, whatever the picture, and of the looks at a face sees it in the first alone. */
 public final class FixedFinder implements FaceFinder {
     public List<Face> faces;
     public int numLooks;

@@ -72,14 +72,30 @@ public class JudgeTest {
     @Test
     public void aFaceWhoseLooksDisagreeIsNotUpright() {
         Face face = Drawings.head(0, 0.9);
-        Face nearly = Drawings.head(0, 0.885);
-        FaceFinder torn = new Looks(face, face, null, null, null, nearly);
+        Face straight = Drawings.head(0, 0.89);
+        Face nearly = Drawings.head(0, 0.875);
+        FaceFinder torn = new Looks(face, straight, null, null, null, nearly);
         assertEquals(Collections.singletonList(Hint.ROLLED), new FaceReader(torn).look(frame).hints);
-        FaceFinder sure = new Looks(face, face, null, null, null, Drawings.head(0, 0.87));
+        FaceFinder sure = new Looks(face, straight, null, null, null, Drawings.head(0, 0.865));
         assertTrue(new FaceReader(sure).look(frame).isGood());
-        FaceFinder beside = new Looks(face, face, nearly);
+        FaceFinder beside = new Looks(face, straight, nearly);
         assertTrue("an eighth of a turn is no other way up", new FaceReader(beside).look(frame).isGood());
         assertEquals(Collections.singletonList(Hint.ROLLED), new FaceReader(new Looks(face)).look(frame).hints);
+    }
+
+    @Test
+    public void onlyAFaceThatIsNotSurelyUprightIsLookedAtFromAllSides() {
+        Face sure = Drawings.head(0, 0.9);
+        Face unsure = Drawings.head(0, 0.89);
+        assertEquals(1, looksAt(sure, sure));
+        assertEquals("unsure as it was found", 8, looksAt(unsure, sure));
+        assertEquals("unsure at one size", 8, looksAt(sure, unsure));
+    }
+
+    private int looksAt(Face found, Face straight) {
+        Looks looks = new Looks(found, straight);
+        assertTrue(new FaceReader(looks).look(frame).isGood());
+        return looks.next;
     }
 
     @Test
