@@ -35,9 +35,10 @@ class AcquiredFace:
 class FacePipeline:
     """Acquires faces for one recogniser: same steps for enrolment, verification, evaluation and benchmarks.
 
-    `policy` None measures quality and rejects nothing. `aligned` says that the images are crops of the spec's size
-    already, so that nothing is detected; it is never guessed. Enrolment wants the defaults; evaluation on a data set
-    wants `choice=ChoiceRule.CENTRE` and `policy=None`, and counts NoFaceError as failure to enrol.
+    `policy` None measures quality, rejects nothing and takes every face for upright. `aligned` says that the images are
+    crops of the spec's size already, so that nothing is detected; it is never guessed. Enrolment wants the defaults;
+    evaluation on a data set wants `choice=ChoiceRule.CENTRE` and `policy=None`, and counts NoFaceError as failure to
+    enrol.
     """
 
     def __init__(
