@@ -16,7 +16,7 @@ final class Upright {
     private static final int AROUND = SIDE * 3 / 2;
 
     /** A face that was found so surely, and is seen so surely by a look straight at it, is upright. */
-    private static final double SURE = 0.9;
+    private static final double SURE = 0.91;
 
     private static final int NUM_TURNS = 8;
     /** How much surer the surest look has to be than any that disagrees. */

@@ -85,8 +85,8 @@ public class JudgeTest {
 
     @Test
     public void onlyAFaceThatIsNotSurelyUprightIsLookedAtFromAllSides() {
-        Face sure = Drawings.head(0, 0.9);
-        Face unsure = Drawings.head(0, 0.89);
+        Face sure = Drawings.head(0, 0.91);
+        Face unsure = Drawings.head(0, 0.9);
         assertEquals(1, looksAt(sure, sure));
         assertEquals("unsure as it was found", 8, looksAt(unsure, sure));
         assertEquals("unsure at one size", 8, looksAt(sure, unsure));
