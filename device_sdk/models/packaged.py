@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from device_sdk.models.models import Model
 from mien.errors import CorruptDataError, MissingDependencyError
 from mien.layout import model_id
-from mien.models.known_models import FACE_INPUTS, SFACE
+from mien.models.known_models import SFACE
 from mien.models.known_thresholds import known_thresholds
-from mien.models.sface_file import DEFAULT_TRAINABLE, read_sface
+from mien.models.sface_file import read_known_sface
 from mien.protocol.ids import ModelId
-from mien.specs import ModelSpec
 
 
 def sface_path() -> Path:
@@ -39,16 +39,8 @@ def sface_path() -> Path:
 @lru_cache(maxsize=1)
 def packaged_model() -> Model:
     """Return the packaged recogniser, as a fleet has it that imported the same file; errors as in `sface_path`."""
-    layout, theta = read_sface(sface_path().read_bytes())
+    spec, layout, theta = read_known_sface(sface_path().read_bytes(), SFACE)
     theta.flags.writeable = False  # one array for everybody who asks
     own_id = ModelId(model_id(layout.sha256, theta))
-    spec = ModelSpec(
-        backbone="sface",
-        layout_sha256=layout.sha256,
-        input=FACE_INPUTS["sface"],
-        source=SFACE.source,
-        terms=SFACE.terms,
-        trainable=DEFAULT_TRAINABLE,
-        thresholds=known_thresholds(own_id),
-    )
+    spec = replace(spec, thresholds=known_thresholds(own_id))
     return Model(own_id, spec, layout, theta=theta, public_shard=None)

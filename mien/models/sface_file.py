@@ -11,8 +11,9 @@ import numpy as np
 
 from mien.layout import ParameterEntry, ParameterLayout, Vector
 from mien.models.graph import Array64, Tensors, Walk
-from mien.models.known_models import FACE_INPUTS
+from mien.models.known_models import FACE_INPUTS, KnownModel
 from mien.models.onnx_file import read_onnx
+from mien.specs import ModelSpec
 
 # (output channels, stride) of each depthwise-separable block, in order.
 BLOCKS: Final = ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), *[(512, 1)] * 5, (1024, 2), (1024, 1))
@@ -24,6 +25,25 @@ DEFAULT_TRAINABLE: Final = (
     "block13.pointwise.conv.bias",
     "block13.pointwise.act.weight",
 )
+
+
+def read_known_sface(
+    onnx_bytes: bytes, known: KnownModel, *, adapter: bool = False
+) -> tuple[ModelSpec, ParameterLayout, Vector]:
+    """Return the recogniser in a file that is `known`, with an adapter behind it where wanted, which maps to itself.
+
+    What `mien.backbones.importers` makes of the same file, without torch. Raises what `read_sface` raises.
+    """
+    layout, theta = read_sface(onnx_bytes)
+    backbone, trainable = "sface", DEFAULT_TRAINABLE
+    if adapter:
+        dim = FACE_INPUTS["sface"].dim
+        added = (ParameterEntry("adapter.weight", (dim, dim)), ParameterEntry("adapter.bias", (dim,)))
+        layout = ParameterLayout((*layout.entries, *added))
+        theta = np.concatenate([theta, np.eye(dim, dtype=np.float32).reshape(-1), np.zeros(dim, np.float32)])
+        backbone, trainable = "sface_adapter", ("adapter.*",)
+    spec = ModelSpec(backbone, layout.sha256, FACE_INPUTS["sface"], known.source, known.terms, trainable)
+    return spec, layout, theta
 
 
 def read_sface(onnx_bytes: bytes) -> tuple[ParameterLayout, Vector]:

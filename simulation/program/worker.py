@@ -23,15 +23,25 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.runtimes import load_runtime
+from device_sdk.runtimes.manifest import (
+    MANIFEST,
+    PACKAGED,
+    GraphFolder,
+    GraphManifest,
+    folder_for,
+    write_graph,
+)
 from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence, all_pairs, normalise
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.methods.gate import LEVEL_FMR, population_of
+from mien.models.known_models import recognise
 from mien.models.known_thresholds import known_thresholds
+from mien.models.sface_file import read_known_sface
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
-from mien.shell.files import read_limited
+from mien.shell.files import read_limited, write_atomically
 from mien.specs import GateSpec
 from simulation.faces.datasets import find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
@@ -75,17 +85,10 @@ def import_file(
 
     A file whose thresholds were measured on real people brings them (`mien.models.known_thresholds`).
     """
-    from mien.backbones.importers import import_model, with_adapter, with_gate
-
     if file.is_dir():
         model = read_model(file)
     elif file.is_file():
-        imported = import_model(read_limited(file, MAX_MODEL_BYTES, what="model file"), file.name)
-        if adapter:
-            imported = with_adapter(imported)
-        if gate is not None:
-            imported = with_gate(imported, own_population(imported, gate, aligned=aligned))
-        model = Model(imported.spec, imported.layout, imported.theta)
+        model = _imported(file, adapter=adapter, gate=gate, aligned=aligned)
         model = replace(model, spec=replace(model.spec, thresholds=known_thresholds(model.model_id)))
     else:
         raise NotFoundError(f"there is no file {file}; name an ONNX or TFLite file")
@@ -93,6 +96,22 @@ def import_file(
         write_model(model, out)
     added = add_for_phones(model, out, graphs=graphs, embed_only=embed_only, int8_faces=int8_faces, aligned=aligned)
     cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
+
+
+def _imported(file: Path, *, adapter: bool, gate: Path | None, aligned: bool) -> Model:
+    """Return the recogniser in a public model file; SFace without torch, which takes longer to load than SFace."""
+    data = read_limited(file, MAX_MODEL_BYTES, what="model file")
+    known = recognise(data)
+    if known is not None and known.backbone == "sface" and gate is None:
+        return Model(*read_known_sface(data, known, adapter=adapter))
+    from mien.backbones.importers import import_model, with_adapter, with_gate
+
+    imported = import_model(data, file.name)
+    if adapter:
+        imported = with_adapter(imported)
+    if gate is not None:
+        imported = with_gate(imported, own_population(imported, gate, aligned=aligned))
+    return Model(imported.spec, imported.layout, imported.theta)
 
 
 def own_population(model: ImportedModel, folder: Path, *, aligned: bool) -> dict[str, NDArray[np.float32]]:
@@ -118,11 +137,7 @@ def add_for_phones(
     """Write a model's graphs and its int8 variant into its folder, as far as they are wanted; returns what was made."""
     added: dict[str, object] = {}
     if graphs:
-        from device_sdk.export.build import export_graphs  # torch's exporter takes longer to load than torch
-
-        training: Any = {"forms": (), "parts": ()} if embed_only else {}
-        manifest = export_graphs(model.spec, model.layout, folder, tell=_tell, **training)
-        added["num_graphs"] = len(manifest.graphs)
+        added["num_graphs"] = len(_add_graphs(model, folder, embed_only=embed_only).graphs)
     if int8_faces is not None:
         from device_sdk.export.variants import faces_in, make_int8
 
@@ -132,6 +147,20 @@ def add_for_phones(
         _tell(f"int8 variant: {variant.cost}")
         added["variants"] = [to_mapping(variant)]
     return added
+
+
+def _add_graphs(model: Model, folder: Path, *, embed_only: bool) -> GraphManifest:
+    """Return the list of the graphs that are in a model's folder now; none is made that comes with this program."""
+    packaged = folder_for(PACKAGED, model.layout)
+    if embed_only and (packaged / MANIFEST).is_file() and not (folder / MANIFEST).exists():
+        graphs = GraphFolder.at(packaged, model.spec, model.layout)
+        for graph in graphs.manifest.graphs:
+            write_graph(folder, graph, graphs.read(graph))
+        write_atomically(folder / MANIFEST, graphs.manifest.to_json())
+        return graphs.manifest
+    from device_sdk.export.build import export_graphs  # torch's exporter takes longer to load than torch
+
+    return export_graphs(model.spec, model.layout, folder, tell=_tell, forms=() if embed_only else None)
 
 
 def _tell(text: str) -> None:

@@ -67,11 +67,13 @@ def test_packaged_graphs_embed_as_torch_does(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(runtime.embed(theta, crops), expected, atol=1e-4)
 
 
-def test_packaged_graphs_are_those_of_the_exporter_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["sface", "sface_adapter"])
+def test_packaged_graphs_are_those_of_the_exporter_now(name: str, tmp_path: Path) -> None:
     """Else: python -m scripts.write_packaged_graphs."""
-    backbone = build_backbone("sface")
-    spec, layout = spec_of("sface"), layout_of(backbone)
-    made = export_graphs(spec, layout, tmp_path, forms=(), parts=(), backbone=backbone)
+    backbone = build_backbone(name)
+    spec, layout = spec_of(name), layout_of(backbone)
+    parts = (layout.part(("adapter.*",)),) if name == "sface_adapter" else ()
+    made = export_graphs(spec, layout, tmp_path, forms=(), parts=parts, backbone=backbone)
     assert made == GraphFolder.at(folder_for(PACKAGED, layout), spec, layout).manifest
 
 

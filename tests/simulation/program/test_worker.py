@@ -19,6 +19,9 @@ from coordinator.release import worker as parent
 from device_sdk.export.build import export_graphs
 from device_sdk.faces import ChoiceRule, FacePipeline
 from device_sdk.models.packaged import sface_path
+from device_sdk.runtimes import load_runtime
+from device_sdk.runtimes.manifest import GraphFolder
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.backbones.importers import import_model, with_adapter
 from mien.errors import (
     TABLE,
@@ -40,6 +43,7 @@ from simulation.program import cli as sim
 from simulation.program import worker
 from simulation.program.evaluate import evaluate_lfw
 from simulation.synthetic import committed_faces
+from tests.device_sdk.made_up_people import noise_crops
 from tests.golden import _reference_evaluation as reference
 from tests.golden import _reference_sface as reference_sface
 from tests.simulation.untrained import untrained_model
@@ -81,6 +85,28 @@ class TestFromTheCoordinator:
         plain = import_model(sface_path().read_bytes(), "sface.onnx")
         assert np.array_equal(model.theta[: plain.layout.size], plain.theta)
         assert np.array_equal(model.theta[plain.layout.size :], np.append(np.eye(128, dtype=np.float32), np.zeros(128)))
+
+    def test_graphs_that_only_embed_come_with_the_program_and_need_no_torch(self, tmp_path: Path) -> None:
+        """What a phone of such a release runs: a picture goes through the frozen network once."""
+        code = (
+            "import sys\nfrom simulation.program import worker\nfrom pathlib import Path\n"
+            "worker.import_file(Path(sys.argv[1]), out=Path(sys.argv[2]), adapter=True, graphs=True, embed_only=True)\n"
+            "assert not {'torch', 'onnx'} & set(sys.modules)"
+        )
+        folder = tmp_path / "m"
+        subprocess.run([sys.executable, "-c", code, str(sface_path()), str(folder)], check=True)
+        model = read_model(folder)
+        graphs = GraphFolder.at(folder, model.spec, model.layout)
+        assert [(graph.kind, graph.stage) for graph in graphs.manifest.graphs] == [
+            ("embed", ""), ("trunk", "adapter"), ("tail", "adapter"),
+        ]  # fmt: skip
+        crops = noise_crops(1, 3)
+        other = model.theta.copy()
+        other[-128 * 129 :] += np.random.default_rng(0).normal(0, 0.01, 128 * 129)
+        runtime = OnnxRuntime(model.spec, model.layout, graphs)
+        for theta in (model.theta, other):
+            expected = load_runtime(model.spec, model.layout, choice="torch").embed(theta, crops)
+            np.testing.assert_allclose(runtime.embed(theta, crops), expected, atol=1e-4)
 
     def test_graphs_measure_as_torch_does(self, tmp_path: Path) -> None:
         model = with_adapter(import_model(sface_path().read_bytes(), "sface.onnx"))
