@@ -35,7 +35,7 @@ def read_known_sface(
     What `mien.backbones.importers` makes of the same file, without torch. Raises what `read_sface` raises.
     """
     layout, theta = read_sface(onnx_bytes)
-    backbone, trainable = "sface", DEFAULT_TRAINABLE
+    backbone, trainable = "sface", tuple[str, ...](DEFAULT_TRAINABLE)
     if adapter:
         dim = FACE_INPUTS["sface"].dim
         added = (ParameterEntry("adapter.weight", (dim, dim)), ParameterEntry("adapter.bias", (dim,)))

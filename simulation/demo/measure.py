@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,7 @@ from mien.evaluation import (
 )
 from mien.evaluation.protocols.folders import PairSample, sample_pairs
 from mien.layout import Vector
-from mien.methods.base import Runtime
+from mien.methods.base import Runtime, never_stop
 from mien.specs import FaceInputSpec
 from simulation.faces.datasets import LabelledCrops, find_people, read_people
 from simulation.faces.models import Model
@@ -45,17 +46,17 @@ class OwnSample:
     pairs: PairSample = field(repr=False)
 
     @classmethod
-    def read(cls, lfw_images: Path, spec: FaceInputSpec) -> OwnSample:
+    def read(cls, lfw_images: Path, spec: FaceInputSpec, should_stop: Callable[[], bool] = never_stop) -> OwnSample:
         """Return the sample: 150 mated and 150 non-mated pairs, the same on every machine; FTE is counted.
 
         Raises UndefinedMetricError if the folder holds too few pairs; see also `find_people` and `read_people`.
         """
         files = [path for each in find_people(lfw_images).values() for path in each]
-        keys, half = [_key(path) for path in files], OWN_PAIRS // 2
-        wanted = sample_pairs(keys, [p.parent.name for p in files], num_mated=half, num_non_mated=half, seed=OWN_SEED)
+        keys = [_key(path) for path in files]
+        wanted = draw_pairs(keys, [path.parent.name for path in files])
         used = [files[i] for i in wanted.used]  # as in `files`: person by person
         people = {name: list(paths) for name, paths in itertools.groupby(used, lambda path: path.parent.name)}
-        faces = read_people(people, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE))
+        faces = read_people(people, FacePipeline(spec, policy=None, choice=ChoiceRule.CENTRE), should_stop)
         lost = {failure.name for failure in faces.failures}
         row_of = {key: row for row, key in enumerate(key for key in map(_key, used) if key not in lost)}
         first, second = ([keys[i] for i in side] for side in (wanted.first, wanted.second))
@@ -70,6 +71,24 @@ class OwnSample:
                 wanted.seed,
             ),
         )
+
+
+def draw_pairs(keys: Sequence[str], names: Sequence[str]) -> PairSample:
+    """Return mated pairs, and as many pairs of strangers among these pairs' pictures: half as many pictures to read.
+
+    `keys` name the pictures, `names` who is on each. Raises UndefinedMetricError for too few of either.
+    """
+    half = OWN_PAIRS // 2
+    mated = sample_pairs(keys, names, num_mated=half, num_non_mated=0, seed=OWN_SEED)
+    used = mated.used
+    strangers = sample_pairs(
+        [keys[i] for i in used], [names[i] for i in used], num_mated=0, num_non_mated=half, seed=OWN_SEED
+    )
+    first = np.concatenate([mated.first, used[strangers.first]])
+    second = np.concatenate([mated.second, used[strangers.second]])
+    numbers = np.unique(np.array(names), return_inverse=True)[1].astype(np.int64)
+    subjects = np.stack([numbers[first], numbers[second]], axis=1)
+    return PairSample(first, second, np.arange(first.size) < half, subjects, OWN_SEED)
 
 
 def _key(path: Path) -> str:

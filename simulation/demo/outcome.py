@@ -6,7 +6,7 @@ import dataclasses
 import os
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,16 +20,39 @@ from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons
 from mien.methods import METHODS
-from mien.methods.base import Property, Runtime
+from mien.methods.base import Property, Runtime, never_stop
 from mien.methods.statistics import STATISTICS
+from mien.models.known_models import FACE_INPUTS
 from mien.shell import cli, provenance
-from mien.specs import CohortSpec, to_mapping
+from mien.specs import CohortSpec, FaceInputSpec, to_mapping
 from simulation.demo.measure import OwnSample, comparisons_of, equal_error, model_result, own_population
 from simulation.demo.stage import Stage
 from simulation.engines.engine import Cohort, run_task
 from simulation.faces.datasets import LabelledCrops, read_people
 from simulation.faces.models import Model
 from simulation.pages.demo_page import DemoReport, PhoneCheck, Population, RoundCost
+
+
+@dataclass(frozen=True)
+class Faces:
+    """The pictures that the demo itself looks at, which are read while the servers start: they wait for no model.
+
+    `own` are pairs of the released model's own people (LFW); `own_skipped` says why there are none.
+    """
+
+    test: LabelledCrops = field(repr=False)
+    public: LabelledCrops = field(repr=False)
+    own: OwnSample | None = field(default=None, repr=False)
+    own_skipped: str = ""
+
+    @classmethod
+    def read(cls, stage: Stage, should_stop: Callable[[], bool] = never_stop) -> Faces:
+        """Return the pictures as SFace takes them; raises LateError when `should_stop`, asked at each, says so."""
+        people, spec = stage.people, FACE_INPUTS["sface"]
+        pipeline = people.pipeline(spec)
+        public = read_people(people.public, pipeline, should_stop)
+        test = read_people(people.test, pipeline, should_stop)
+        return cls(test, public, *_own_sample(stage.options.faces, spec, should_stop))
 
 
 @dataclass(frozen=True)
@@ -41,31 +64,24 @@ class Bench:
     """
 
     runtime: Runtime = field(repr=False)
-    test: LabelledCrops = field(repr=False)
+    faces: Faces = field(repr=False)
     before: Comparisons = field(repr=False)
     control: Model | None = None
     control_scores: Comparisons | None = field(default=None, repr=False)
-    own: OwnSample | None = field(default=None, repr=False)
-    own_skipped: str = ""
 
     @classmethod
-    def of(cls, stage: Stage, before: Model, graphs: Path) -> Bench:
+    def of(cls, stage: Stage, faces: Faces, before: Model, graphs: Path) -> Bench:
         """Return the bench, the released model and the control measured; `graphs` holds the released model's."""
-        people = stage.people
         runtime = OnnxRuntime(before.spec, before.layout, GraphFolder.at(graphs, before.spec, before.layout))
-        test = read_people(people.test, people.pipeline(before.spec.input))
-        control = control_of(stage, before, runtime)
-        own, skipped = _own_sample(stage.options.faces, before)
-        if own is not None:
-            runtime.embed(before.theta, own.faces.crops)  # what the network makes of them is remembered
+        control = control_of(stage, faces.public, before, runtime)
+        if faces.own is not None:
+            runtime.embed(before.theta, faces.own.faces.crops)  # what the network makes of them is remembered
         return cls(
             runtime,
-            test,
-            comparisons_of(runtime, before.theta, test),
+            faces,
+            comparisons_of(runtime, before.theta, faces.test),
             control,
-            None if control is None else comparisons_of(runtime, control.theta, test),
-            own,
-            skipped,
+            None if control is None else comparisons_of(runtime, control.theta, faces.test),
         )
 
 
@@ -76,15 +92,14 @@ def _with_rates(phone: PhoneCheck, scores: Comparisons) -> PhoneCheck:
     return dataclasses.replace(phone, threshold_source=phone.threshold_source + rates)
 
 
-def control_of(stage: Stage, before: Model, runtime: Runtime) -> Model | None:
-    """Return the model that the task's method makes of the public people's pictures alone, where phones train nothing.
+def control_of(stage: Stage, faces: LabelledCrops, before: Model, runtime: Runtime) -> Model | None:
+    """Return the model that the task's method makes of the public people's `faces` alone, where phones train nothing.
 
     Raises what the method raises where the public people are too few for its form.
     """
     task, people = stage.task, stage.people
     if Property.FORWARD_ONLY not in METHODS[task.method].properties:
         return None
-    faces = read_people(people.public, people.pipeline(before.spec.input))
     names, size = sorted(people.public), people.per_phone
     crops, labels = {}, {}
     for group in (names[i : i + size] for i in range(0, len(names), size)):
@@ -112,7 +127,7 @@ def measure(
     started: float,
 ) -> DemoReport:
     """Return the report: held-out people under every round's model, the released model's own people, and costs."""
-    people, seed, test = stage.people, stage.options.seed, bench.test
+    people, seed, test = stage.people, stage.options.seed, bench.faces.test
     num_fte = len(test.failures)
     scores = comparisons_of(bench.runtime, after.theta, test)
     control = None
@@ -124,7 +139,8 @@ def measure(
             num_fte,
             seed=seed,
         )
-    own = None if bench.own is None else own_population(bench.own, bench.runtime, before, after)
+    sample = bench.faces.own
+    own = None if sample is None else own_population(sample, bench.runtime, before, after)
     return DemoReport(
         method=stage.task.method,
         num_phones=len(people.phones),
@@ -152,7 +168,7 @@ def measure(
         duration_s=time.monotonic() - started,
         seed=seed,
         own_population=own,
-        own_population_skipped=bench.own_skipped,
+        own_population_skipped=bench.faces.own_skipped,
         caveats=caveats(stage),
         settings=tuple((f"Task: {key}", _in_words(value)) for key, value in to_mapping(stage.task).items()),
     )
@@ -268,7 +284,7 @@ def _round_cost(
         eer = last_eer
     elif closed:
         model = stage.exported(attempt["model_id"], f"round-{attempt['round']}")
-        eer = equal_error(comparisons_of(bench.runtime, model.theta, bench.test))
+        eer = equal_error(comparisons_of(bench.runtime, model.theta, bench.faces.test))
     return RoundCost(
         number=attempt["round"],
         num_asked=attempt["num_selected"],
@@ -281,7 +297,9 @@ def _round_cost(
     )
 
 
-def _own_sample(faces: Path | None, before: Model) -> tuple[OwnSample | None, str]:
+def _own_sample(
+    faces: Path | None, spec: FaceInputSpec, should_stop: Callable[[], bool] = never_stop
+) -> tuple[OwnSample | None, str]:
     """Return pairs of LFW, to measure what the new model costs its people, or why there are none."""
     images = Path(os.environ.get("MIEN_DATA", "")) / "lfw" / "images"
     if "MIEN_DATA" not in os.environ or not images.is_dir():
@@ -289,7 +307,7 @@ def _own_sample(faces: Path | None, before: Model) -> tuple[OwnSample | None, st
     if faces is not None and faces.resolve() == images.resolve():
         return None, "the phones hold people of LFW themselves"
     try:
-        return OwnSample.read(images, before.spec.input), ""
+        return OwnSample.read(images, spec, should_stop), ""
     except (UndefinedMetricError, EmptyFolderError) as error:  # an incomplete LFW must not cost the report
         return None, error.message
 

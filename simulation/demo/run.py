@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from mien.methods.base import Property
 from mien.shell import cli
 from mien.shell.files import write_atomically
 from mien.specs import CohortSpec, TaskSpec, to_mapping
-from simulation.demo.outcome import Bench, conclude, measure
+from simulation.demo.outcome import Bench, Faces, conclude, measure
 from simulation.demo.people import DemoPeople, people_from, synthetic_people
 from simulation.demo.phone import PhonePlan
 from simulation.demo.programs import Programs
@@ -53,20 +55,22 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     task = read_task(options)
     people = people_of(options, task)
     with (
-        ThreadPoolExecutor(1) as beside,
+        one_thread_beside() as (beside, is_over),
         ended_by_signals(),
         state_folder(options.out) as folder,
         Programs(options.out / "logs", state=folder) as programs,
     ):
         stage = Stage(options, folder, programs, people, task)
         shard = beside.submit(pack_public, stage)
+        faces = beside.submit(Faces.read, stage, is_over)
         with step("Start a registrar and a coordinator (mutual TLS on 127.0.0.1)"):
             start_servers(folder, programs, signed=True)
         with step(f"Invite {len(people.phones)} phones, which start and join on their own"):
             start_phones(stage)
         with step(f"Import the pretrained recogniser with {len(people.public)} public people, sign and release it"):
             before = release_pretrained(stage, shard.result())
-        bench = beside.submit(Bench.of, stage, before, bundle_of(stage, "before"))
+        # In the one thread the pictures are read before this begins.
+        bench = beside.submit(lambda: Bench.of(stage, faces.result(), before, bundle_of(stage, "before")))
         submitted = submit(stage)
         with step(
             f"{len(people.owners)} people enrol on their phones, which take part: {task.method}, {_rounds(task)}"
@@ -81,6 +85,18 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     page = options.out / "report.html"
     write_atomically(page, render_demo(report).encode())
     conclude(report, page, as_json=as_json)
+
+
+@contextmanager
+def one_thread_beside() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
+    """A thread for work of the demo's own beside the programs', and what tells that work that the demo is over."""
+    over = threading.Event()
+    with ThreadPoolExecutor(1, thread_name_prefix="beside") as beside:
+        try:
+            yield beside, over.is_set
+        finally:
+            over.set()
+            beside.shutdown(wait=False, cancel_futures=True)
 
 
 def _rounds(task: TaskSpec) -> str:

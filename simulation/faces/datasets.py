@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, iter_image_files
-from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, InputError, LateError, NotFoundError
+from mien.methods.base import never_stop
 from simulation.synthetic import SPLITS, committed_faces
 
 People = Mapping[str, list[Path]]
@@ -93,14 +94,17 @@ def _image_files(folder: Path) -> list[Path]:
         return []
 
 
-def read_people(people: People, pipeline: FacePipeline) -> LabelledCrops:
+def read_people(people: People, pipeline: FacePipeline, should_stop: Callable[[], bool] = never_stop) -> LabelledCrops:
     """Return everybody's crops; images without a usable face are listed as failures, never dropped silently.
 
-    Raises EmptyFolderError if no image at all gives a crop.
+    Raises EmptyFolderError if no image at all gives a crop, LateError when `should_stop`, which is asked before every
+    image, says so.
     """
     crops, labels, failures = [], [], []
     for label, (_, files) in enumerate(people.items()):
         for path in files:
+            if should_stop():
+                raise LateError("the pictures are not wanted any more")
             try:
                 crops.append(pipeline.acquire_file(path).crop)
                 labels.append(label)

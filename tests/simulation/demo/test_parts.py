@@ -41,7 +41,7 @@ from simulation.demo import measure, outcome, people, programs, run
 from simulation.demo.phone import PhonePlan
 from simulation.demo.programs import Programs, free_ports
 from simulation.demo.stage import MARKER, DemoOptions, Stage, _fresh_state, ended_by_signals, state_folder
-from simulation.faces.datasets import LabelledCrops, digest, find_people
+from simulation.faces.datasets import LabelledCrops, digest, find_people, read_people
 from simulation.pages.demo_page import DemoReport
 from simulation.synthetic import committed_faces
 from simulation.testing import free_port
@@ -591,7 +591,7 @@ class TestOwnSample:
     def test_pairs_are_of_the_faces_that_were_drawn(self, lfw_like: Path) -> None:
         sample = measure.OwnSample.read(lfw_like, SPEC)
         keys = [f"{p.parent.name}/{p.name}" for p in sorted(lfw_like.rglob("*.jpg"))]
-        drawn = sample_pairs(keys, [k.split("/")[0] for k in keys], num_mated=150, num_non_mated=150, seed=0)
+        drawn = measure.draw_pairs(keys, [k.split("/")[0] for k in keys])
         lost = {keys[i] for i in (0, 50, 119)}
         assert {failure.name for failure in sample.faces.failures} <= lost
         assert sample.faces.failures
@@ -608,6 +608,23 @@ class TestOwnSample:
             assert np.array_equal(sample.faces.crops[i], crops[a])
             assert np.array_equal(sample.faces.crops[j], crops[b])
             assert mated == is_mated == (sample.faces.labels[i] == sample.faces.labels[j])
+
+    def test_strangers_are_paired_among_the_mated_pairs_pictures(self) -> None:
+        """Each picture is read once and in use twice, and no pair comes twice."""
+        keys = [f"p{person:03}/{image}" for person in range(400) for image in range(3)]
+        names = [key.split("/")[0] for key in keys]
+        drawn = measure.draw_pairs(keys, names)
+        mated = sample_pairs(keys, names, num_mated=150, num_non_mated=0, seed=0)
+        assert drawn.mated.tolist() == [True] * 150 + [False] * 150
+        np.testing.assert_array_equal(drawn.first[:150], mated.first)
+        np.testing.assert_array_equal(drawn.second[:150], mated.second)
+        assert set(drawn.used) == set(mated.used)
+        assert len(drawn.used) == 300
+        pairs = {frozenset(pair) for pair in zip(drawn.first.tolist(), drawn.second.tolist(), strict=True)}
+        assert len(pairs) == 300
+        who = [[names[a], names[b]] for a, b in zip(drawn.first, drawn.second, strict=True)]
+        assert [a == b for a, b in who] == drawn.mated.tolist()
+        assert [[int(a[1:]), int(b[1:])] for a, b in who] == drawn.subjects.tolist()
 
     def test_folds_hold_both_kinds(self) -> None:
         mated = np.arange(297) % 3 > 0
@@ -635,19 +652,42 @@ class TestOwnSample:
         assert (own.num_mated, own.num_non_mated, own.num_fte) == (24, 252, 0)
 
     def test_reasons_for_measuring_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        model = untrained_model()
         monkeypatch.delenv("MIEN_DATA", raising=False)
-        assert outcome._own_sample(None, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_sample(None, SPEC) == (None, "MIEN_DATA names no folder with lfw/images")
         monkeypatch.setenv("MIEN_DATA", str(tmp_path))
-        assert outcome._own_sample(None, model) == (None, "MIEN_DATA names no folder with lfw/images")
+        assert outcome._own_sample(None, SPEC) == (None, "MIEN_DATA names no folder with lfw/images")
         images = tmp_path / "lfw" / "images"
         images.mkdir(parents=True)
-        assert "holds nobody" in outcome._own_sample(None, model)[1]
+        assert "holds nobody" in outcome._own_sample(None, SPEC)[1]
         (images / "Ada").mkdir()
         shutil.copy(ODD / "no_face.jpg", images / "Ada")
-        assert "only 0 mated pairs" in outcome._own_sample(None, model)[1]
+        assert "only 0 mated pairs" in outcome._own_sample(None, SPEC)[1]
         (tmp_path / "link").symlink_to(images)
-        assert "the phones hold people of LFW" in outcome._own_sample(tmp_path / "link", model)[1]
+        assert "the phones hold people of LFW" in outcome._own_sample(tmp_path / "link", SPEC)[1]
+
+
+class TestBeside:
+    def test_what_is_at_work_ends_with_the_demo_and_what_waits_never_begins(self) -> None:
+        began, waited = threading.Event(), list[int]()
+
+        def read(is_over: Any) -> None:
+            began.set()
+            wait_for(is_over)
+
+        with pytest.raises(LateError), run.one_thread_beside() as (beside, is_over):  # noqa: PT012
+            reading = beside.submit(read, is_over)
+            waiting = beside.submit(waited.append, 1)
+            assert began.wait(60.0)
+            raise LateError("enough")
+        assert reading.result() is None
+        assert waiting.cancelled()
+        assert waited == []
+
+    def test_pictures_are_read_no_further(self) -> None:
+        asked = []
+        with pytest.raises(LateError, match="not wanted any more"):
+            read_people(committed_faces("test"), FacePipeline(SPEC), lambda: asked.append(1) or len(asked) == 3)
+        assert len(asked) == 3
 
 
 class TestMeasure:
