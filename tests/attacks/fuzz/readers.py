@@ -120,6 +120,8 @@ NO_READER: Final = {
     "simulation.runs.reproduced:read": "a folder that the same program wrote, of simulation.runs.records:read_json",
     "mien.backbones.importers:import_sface": "mien.backbones.importers:import_model, which knows files by their hash",
     "mien.backbones.importers:import_mobilefacenet192": "as import_sface",
+    "mien.models.sface_file:read_sface": "as import_sface",
+    "mien.models.sface_file:read_known_sface": "as import_sface",
 }
 """What looks like a reader and is none, or reads by another one that is in `READERS`."""
 
