@@ -130,7 +130,8 @@ public final class Life {
     private Object withPeople(Fields told) throws IOException {
         switch (told.text("do")) {
             case "enrol":
-                return facts("person", device.enrol(told.text("name"), crops(told), told.flag("agrees")));
+                boolean anyway = told.has("anyway") && told.flag("anyway");
+                return facts("person", device.enrol(told.text("name"), crops(told), told.flag("agrees"), anyway));
             case "add":
                 device.add(told.count("person", 1), crops(told));
                 return facts();
