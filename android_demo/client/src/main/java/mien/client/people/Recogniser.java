@@ -93,8 +93,12 @@ public final class Recogniser {
      * Refuses pictures, by their template, that contradict who is enrolled: {@code own}, or {@link #NOBODY} for somebody new,
      * and the others. Throws LOW_QUALITY where they do not look like that person as enrolled, and ALREADY_EXISTS where they
      * look more like somebody else: one face under two names. A model without a threshold compares nothing.
+     * Throws NOT_ENROLLED and CORRUPT_DATA as {@link #verify}.
      */
     public void checkStored(float[] template, int own) {
+        if (own != NOBODY) {
+            gallery.readable(own); // who is damaged looks like nobody
+        }
         Map<Integer, float[][]> everybody = gallery.templates(model.modelId);
         double unlikeBelow;
         double alikeFrom;

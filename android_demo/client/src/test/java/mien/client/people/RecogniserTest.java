@@ -82,6 +82,17 @@ public class RecogniserTest {
     }
 
     @Test
+    public void whoIsDamagedOrNotHereIsToldSo() {
+        Vectors stored = file.at("stored");
+        Gallery gallery = gallery(stored.at("people"));
+        Recogniser recogniser = new Recogniser(new Model(modelId, spec(stored), new float[0], null), null, gallery);
+        float[] template = {1, 0, 0};
+        Raised.by(ErrorCode.NOT_ENROLLED, "nobody of that number", () -> recogniser.checkStored(template, 99));
+        new Folder(temporary.getRoot().toPath()).folder("gallery").write("person-000001", new byte[] {'?'});
+        Raised.by(ErrorCode.CORRUPT_DATA, "remove them", () -> recogniser.checkStored(template, 1));
+    }
+
+    @Test
     public void aModelWithoutAThresholdComparesNothing() {
         Vectors stored = file.at("stored");
         Vectors models = file.at("models");
