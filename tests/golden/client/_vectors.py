@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -16,6 +16,7 @@ from device_sdk.runtimes.schedule import batches
 from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.contribution import Total
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
+from mien.evaluation.fairness import SUBJECTS, never_measured
 from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput, Runtime, shared_words
@@ -132,6 +133,35 @@ def _plain(record: Any) -> Json:
 # layouts.json
 
 
+GROUP_MODEL: Final = "a" * 64
+GROUPS: Final = (
+    (("age", "0-12", "exceeds", GROUP_MODEL), ("age", "13–17", "measured", GROUP_MODEL)),
+    (
+        ("age", "10-12", "measured", GROUP_MODEL),
+        ("Age", "60+", "too_small", GROUP_MODEL),
+        ("age", "65-", "measured", "b" * 64),
+    ),
+    (("sex", "FEMALE", "measured", GROUP_MODEL), ("Fitzpatrick", "V", "exceeds", GROUP_MODEL)),
+    (("relation", "Twins", "measured", GROUP_MODEL), ("COVERED", "by a mask", "exceeds", GROUP_MODEL)),
+    (("workmen", "kinds of napkin", "measured", GROUP_MODEL), ("elders", "Indian", "measured", GROUP_MODEL)),
+)
+"""Groups by attribute, name, verdict and model, as a phone may be told of them."""
+
+
+def _by_groups(spec: ModelSpec, groups: Sequence[tuple[str, str, str, str]]) -> Json:
+    rates = tuple(
+        GroupRate(attribute, name, cast(Any, verdict), 1e-3, 0.4, 30, 9, 400, "faces", model, "2026-01-01")
+        for attribute, name, verdict, model in groups
+    )
+    own = [rate for rate in rates if rate.model_id == GROUP_MODEL]
+    return {
+        "spec_json": model_to_json(replace(spec, groups=rates or None), LAYOUT).decode(),
+        "measured": [f"{each.attribute} {each.group}" for each in own if each.verdict != "too_small"],
+        "above": [f"{each.attribute} {each.group}" for each in own if each.verdict == "exceeds"],
+        "never": never_measured(own),
+    }
+
+
 def layouts() -> Json:
     spec = ModelSpec("tiny", LAYOUT.sha256, FaceInputSpec(dim=3), "made up", "none", ("mix.*", "embedding.*"))
     parts = []
@@ -147,10 +177,12 @@ def layouts() -> Json:
                 "contribution_size": contribution.size,
             }
         )
-    rate = GroupRate("age", "0-12", "exceeds", 1e-3, 0.4, 30, 9, 400, "faces", "a" * 64, "2026-01-01")
+    by_groups = [_by_groups(spec, groups) for groups in ((), *GROUPS)]
     return {
         "spec_json": model_to_json(spec, LAYOUT).decode(),
-        "spec_json_by_group": model_to_json(replace(spec, groups=(rate,)), LAYOUT).decode(),
+        "subjects": list(SUBJECTS),
+        "group_model_id": GROUP_MODEL,
+        "by_groups": by_groups,
         "layout_sha256": LAYOUT.sha256,
         "theta": THETA.tobytes().hex(),
         "model_id": model_id(LAYOUT.sha256, THETA),

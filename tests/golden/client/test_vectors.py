@@ -53,9 +53,9 @@ def test_the_files_are_what_the_code_gives(name: str) -> None:
 def test_layouts_mean_what_was_written() -> None:
     file = load("layouts.json")
     spec, layout = model_from_json(file["spec_json"].encode())
-    by_group, _ = model_from_json(file["spec_json_by_group"].encode())
-    assert by_group.groups is not None
-    assert replace(by_group, groups=None) == spec
+    for case in file["by_groups"]:
+        by_group, _ = model_from_json(case["spec_json"].encode())
+        assert replace(by_group, groups=None) == spec
     theta = np.frombuffer(bytes.fromhex(file["theta"]), "<f4")
     assert (spec.layout_sha256, layout.sha256) == (file["layout_sha256"],) * 2
     assert model_id(layout.sha256, theta) == file["model_id"]
@@ -68,7 +68,9 @@ def test_layouts_mean_what_was_written() -> None:
         with pytest.raises(ConfigError):
             layout.part([pattern])
     now = json.loads(text_of("layouts.json"))
-    assert (file["inputs"], file["statements"]) == (now["inputs"], now["statements"])
+    for name in ("inputs", "statements", "subjects", "by_groups"):
+        assert file[name] == now[name]
+    assert {subject for case in file["by_groups"] for subject in case["never"]} == set(file["subjects"])
 
 
 def test_noise_is_drawn_as_written() -> None:

@@ -29,7 +29,7 @@ public final class DeviceEnroller implements Enroller {
     }
 
     @Override
-    public int enrol(String name, byte[][] crops, Consent consent) {
-        return device.enrol(name, crops, consent.trains());
+    public int enrol(String name, byte[][] crops, Consent consent, boolean anyway) {
+        return device.enrol(name, crops, consent.trains(), anyway);
     }
 }

@@ -1,7 +1,7 @@
 package mien.client;
 
 /** An error with a stable code; the message says what happened and what to do, and never holds faces or keys. */
-public final class MienException extends RuntimeException {
+public class MienException extends RuntimeException {
     private final ErrorCode code;
     private final long retryAfterMs;
 

@@ -6,6 +6,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
 import mien.client.ErrorCode;
+import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Frame;
@@ -115,21 +116,32 @@ public final class EnrolmentSession {
 
     /**
      * Stores the person with all pictures that look like one another. Throws LOW_QUALITY, and stores nobody, where fewer
-     * than {@link #MIN_IMAGES} do or where they show two people, and what the {@link Enroller} throws; the session is
-     * over either way.
+     * than {@link #MIN_IMAGES} do or where they show two people, and what the {@link Enroller} throws. The session is
+     * over either way, but after a {@link KnownFaceException}: then it may be finished {@code anyway}, or cancelled.
      */
-    public synchronized Enrolled finish() {
+    public Enrolled finish() {
+        return finish(false);
+    }
+
+    /** As {@link #finish()}; with {@code anyway} the person is compared with nobody who is enrolled. */
+    public synchronized Enrolled finish(boolean anyway) {
         requireOpen();
         if (crops.size() < numWanted) {
             throw new MienException(
                     ErrorCode.CONFIG, crops.size() + " of " + numWanted + " pictures are taken; go on, or cancel");
         }
+        boolean isToAsk = false;
         try {
             byte[][] taken = crops.toArray(new byte[0][]);
             byte[][] used = ofOnePerson(taken);
-            return new Enrolled(enroller.enrol(name, used, consent), used.length, taken.length - used.length);
+            return new Enrolled(enroller.enrol(name, used, consent, anyway), used.length, taken.length - used.length);
+        } catch (KnownFaceException known) {
+            isToAsk = true;
+            throw known;
         } finally {
-            cancel();
+            if (!isToAsk) {
+                cancel();
+            }
         }
     }
 

@@ -7,6 +7,7 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.wire.Fields;
 import mien.client.wire.Json;
+import mien.client.wire.Texts;
 
 /** What is known of a model besides its parameters, with its layout. */
 public final class ModelSpec {
@@ -21,6 +22,8 @@ public final class ModelSpec {
     public final ParameterLayout layout;
     /** Thresholds in the manifest's order: accept where the cosine is at least {@code value}. */
     public final List<Threshold> thresholds;
+    /** What was measured of groups of people, all that the manifest has. */
+    private final List<Group> groups = new ArrayList<>();
 
     /** A decision threshold with the false match rate that was measured for it. */
     public static final class Threshold {
@@ -38,6 +41,33 @@ public final class ModelSpec {
         }
     }
 
+    /** What was measured of false matches among people of one group, at the threshold for all people. */
+    public static final class Group {
+        /** What groups differ by (age), and which of them it is (0-12). */
+        public final String attribute;
+
+        public final String name;
+        /** Whether strangers of this group are taken for a person more than 10 times as often as they should be. */
+        public final boolean isAboveRate;
+
+        private final boolean isTold;
+        private final String modelId;
+
+        private Group(Fields fields) {
+            attribute = Texts.name(fields.text("attribute"), "a group of people");
+            name = Texts.name(fields.text("group"), "a group of people");
+            String verdict = fields.text("verdict");
+            isAboveRate = verdict.equals("exceeds");
+            isTold = !verdict.equals("too_small");
+            modelId = fields.text("model_id");
+        }
+
+        @Override
+        public String toString() {
+            return attribute + " " + name;
+        }
+    }
+
     private ModelSpec(Fields spec, ParameterLayout layout) {
         this.layout = layout;
         backbone = spec.text("backbone");
@@ -50,10 +80,26 @@ public final class ModelSpec {
         for (Fields each : spec.objects("thresholds")) {
             thresholds.add(new Threshold(each));
         }
+        if (spec.has("groups")) {
+            for (Fields each : spec.objects("groups")) {
+                groups.add(new Group(each));
+            }
+        }
         if (!spec.text("layout_sha256").equals(layout.sha256)) {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the model's manifest names another layout than it holds; fetch it again");
         }
+    }
+
+    /** Returns the groups that were measured on a model, this one's, and of people enough to tell. */
+    public List<Group> groupsMeasured(String modelId) {
+        List<Group> measured = new ArrayList<>();
+        for (Group each : groups) {
+            if (each.isTold && each.modelId.equals(modelId)) {
+                measured.add(each);
+            }
+        }
+        return measured;
     }
 
     /** Returns a model's description; throws CORRUPT_DATA when its pieces do not belong together. */

@@ -5,7 +5,9 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
 import mien.client.ErrorCode;
+import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.model.FaceInput;
 import mien.client.model.Model;
@@ -91,8 +93,8 @@ public final class Recogniser {
 
     /**
      * Refuses pictures, by their template, that contradict who is enrolled: {@code own}, or {@link #NOBODY} for somebody new,
-     * and the others. Throws LOW_QUALITY where they do not look like that person as enrolled, and ALREADY_EXISTS where they
-     * look more like somebody else: one face under two names. A model without a threshold compares nothing.
+     * and the others. Throws LOW_QUALITY where they do not look like that person as enrolled, and {@link KnownFaceException}
+     * where they look more like somebody else: one face under two names. A model without a threshold compares nothing.
      * Throws NOT_ENROLLED and CORRUPT_DATA as {@link #verify}.
      */
     public void checkStored(float[] template, int own) {
@@ -113,23 +115,24 @@ public final class Recogniser {
         }
         float[][] before = everybody.remove(own);
         double reached = score(before, template);
-        StringBuilder others = new StringBuilder();
+        List<String> names = new ArrayList<>();
         for (int id : reaching(everybody, template, Math.max(alikeFrom, reached))) {
             Gallery.Person person = gallery.person(id);
             if (!person.isDamaged) {
-                others.append(others.length() == 0 ? "" : " and ").append(Texts.isolated(person.name));
+                names.add(person.name);
             }
         }
+        String others = names.stream().map(Texts::isolated).collect(Collectors.joining(" and "));
         if (own != NOBODY && reached < unlikeBelow) {
             throw new MienException(
                     ErrorCode.LOW_QUALITY,
                     "these pictures do not look like that person as enrolled"
-                            + (others.length() == 0 ? "" : ", but like " + others)
+                            + (names.isEmpty() ? "" : ", but like " + others)
                             + "; nothing was stored: choose the right person, or add them anyway if you are sure");
         }
-        if (others.length() > 0) {
-            throw new MienException(
-                    ErrorCode.ALREADY_EXISTS,
+        if (!names.isEmpty()) {
+            throw new KnownFaceException(
+                    names,
                     "this is the face of " + others + ", who is enrolled already; nothing was stored: add pictures to that "
                             + "person, or enrol anyway if these are two people who look alike");
         }

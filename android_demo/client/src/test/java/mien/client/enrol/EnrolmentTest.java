@@ -8,6 +8,7 @@ import static org.junit.Assert.assertTrue;
 
 import java.util.Collections;
 import mien.client.ErrorCode;
+import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
@@ -33,6 +34,7 @@ public class EnrolmentTest {
         Consent consent;
         int[] strangers = {};
         ErrorCode failure;
+        boolean isKnown;
 
         @Override
         public float[][] embed(byte[][] crops) {
@@ -52,7 +54,10 @@ public class EnrolmentTest {
         }
 
         @Override
-        public int enrol(String name, byte[][] crops, Consent consent) {
+        public int enrol(String name, byte[][] crops, Consent consent, boolean anyway) {
+            if (isKnown && !anyway) {
+                throw new KnownFaceException(Collections.singletonList("Eve"), "this is Eve");
+            }
             if (failure != null) {
                 throw new MienException(failure, "no");
             }
@@ -105,6 +110,26 @@ public class EnrolmentTest {
         assertTrue(progress.isComplete());
         assertNull(progress.pose);
         assertEquals("more are not taken", 4, look(session, 25, 2).numTaken);
+    }
+
+    @Test
+    public void aFaceThatIsKnownIsEnrolledAnywayOrForgotten() {
+        kept.isKnown = true;
+        EnrolmentSession session = complete(3);
+        try {
+            session.finish();
+            throw new AssertionError("one face under two names");
+        } catch (KnownFaceException known) {
+            assertEquals(Collections.singletonList("Eve"), known.names);
+        }
+        assertNull("nothing is stored", kept.name);
+        assertEquals(3, session.finish(true).numUsed);
+        assertEquals("Ada", kept.name);
+        Raised.by(ErrorCode.CONFIG, "is over", () -> session.finish(true));
+        EnrolmentSession forgotten = complete(3);
+        Raised.by(ErrorCode.ALREADY_EXISTS, "Eve", forgotten::finish);
+        forgotten.cancel();
+        Raised.by(ErrorCode.CONFIG, "is over", () -> forgotten.finish(true));
     }
 
     @Test

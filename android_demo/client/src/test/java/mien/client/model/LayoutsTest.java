@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
@@ -25,9 +26,6 @@ public class LayoutsTest {
     public void layoutsAndParts() throws Exception {
         Vectors file = Vectors.load("golden/client/layouts.json");
         ModelSpec spec = ModelSpec.parse(Bytes.utf8(file.at("spec_json").text()));
-        ModelSpec byGroup = ModelSpec.parse(Bytes.utf8(file.at("spec_json_by_group").text()));
-        assertEquals(spec.backbone, byGroup.backbone);
-        assertEquals(spec.layout.sha256, byGroup.layout.sha256);
         float[] theta = file.at("theta").floats();
         assertEquals(file.at("layout_sha256").text(), spec.layout.sha256);
         assertEquals(file.at("model_id").text(), spec.layout.modelId(theta));
@@ -44,6 +42,31 @@ public class LayoutsTest {
             List<String> pattern = Collections.singletonList(file.at("refused_patterns").at(i).text());
             Raised.by(ErrorCode.CONFIG, pattern.get(0), () -> spec.layout.part(pattern));
         }
+    }
+
+    @Test
+    public void whomAModelWasMeasuredOn() throws Exception {
+        Vectors file = Vectors.load("golden/client/layouts.json");
+        String modelId = file.at("group_model_id").text();
+        for (int i = 0; i < file.at("by_groups").size(); i++) {
+            Vectors given = file.at("by_groups").at(i);
+            ModelSpec spec = ModelSpec.parse(Bytes.utf8(given.at("spec_json").text()));
+            List<ModelSpec.Group> measured = spec.groupsMeasured(modelId);
+            List<String> above = new ArrayList<>();
+            for (ModelSpec.Group each : measured) {
+                if (each.isAboveRate) {
+                    above.add(each.toString());
+                }
+            }
+            assertEquals(given.at("measured").raw().toString(), measured.toString());
+            assertEquals(given.at("above").raw().toString(), above.toString());
+            List<String> never = new ArrayList<>();
+            for (Subject subject : Subject.without(measured)) {
+                never.add(file.at("subjects").at(subject.ordinal()).text());
+            }
+            assertEquals(given.at("never").raw(), never);
+        }
+        assertEquals(file.at("subjects").size(), Subject.values().length);
     }
 
     private static List<String> texts(Vectors given) {

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertTrue;
 
 import java.io.IOException;
 import mien.client.ErrorCode;
+import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
@@ -71,6 +72,8 @@ public class RecogniserTest {
             try {
                 recogniser.checkStored(each.at("template").floats(), own);
             } catch (MienException error) {
+                boolean isOfAnother = error.code() == ErrorCode.ALREADY_EXISTS;
+                assertEquals(isOfAnother, error instanceof KnownFaceException);
                 raised = error.code().code();
                 message = error.getMessage();
             }
