@@ -41,13 +41,15 @@ def read_onnx(data: bytes) -> Graph:
         for number, value in _fields(_message(graph)):
             if number == 1:
                 nodes.append(_node(_message(value)))
+                if len(nodes) > MAX_OPERATORS:
+                    raise CorruptDataError(
+                        "model has too many operators to be a face recogniser; use a known model file"
+                    )
             elif number == 5:
                 name, array = _tensor(_message(value))
                 constants[name] = array
             elif number in (11, 12):
                 (inputs if number == 11 else outputs).append(_name(_message(value)))
-        if len(nodes) > MAX_OPERATORS:
-            raise CorruptDataError("model has too many operators to be a face recogniser; use a known model file")
         nodes, constants = _fold(nodes, constants)
         return Graph(tuple(nodes), constants, tuple(inputs), tuple(outputs))
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, AttributeError, struct.error) as error:
@@ -194,13 +196,16 @@ def _text(value: _Value) -> str:
 def _fold(nodes: list[Node], constants: dict[str, Array]) -> tuple[list[Node], dict[str, Array]]:
     """Return the nodes that compute on data, and the constants with those that the other nodes make of constants."""
     kept: list[Node] = []
+    room = MAX_ELEMENTS  # for all together: a thousand operators may name the same constant
     for node in nodes:
         if node.op == "DequantizeLinear" and all(name in constants for name in node.inputs if name):
-            constants[node.outputs[0]] = _dequantise(
+            folded = _dequantise(
                 *(constants[name] for name in node.inputs if name),
                 axis=int(node.attributes.get("axis", 1)),
                 block_size=int(node.attributes.get("block_size", 0)),
+                room=room,
             )
+            constants[node.outputs[0]], room = folded, room - folded.size
         elif node.op == "Reshape" and all(name in constants for name in node.inputs):
             constants[node.outputs[0]] = constants[node.inputs[0]].reshape(constants[node.inputs[1]].astype(int))
         elif node.op == "Constant":
@@ -210,19 +215,26 @@ def _fold(nodes: list[Node], constants: dict[str, Array]) -> tuple[list[Node], d
     return kept, constants
 
 
-def _dequantise(quantised: Array, scale: Array, zero: Array | None = None, *, axis: int, block_size: int) -> Array:
-    """Return (quantised - zero) * scale as float32: one scale a block, channel or tensor (ONNX operator set 21)."""
+def _dequantise(
+    quantised: Array, scale: Array, zero: Array | None = None, *, axis: int, block_size: int, room: int
+) -> Array:
+    """Return (quantised - zero) * scale as float32: one scale a block, channel or tensor (ONNX operator set 21).
+
+    Shapes are compared before anything is computed: a few bytes can state shapes whose product fills the memory.
+    """
     zero = np.zeros(scale.shape, np.float32) if zero is None else zero
-    if zero.shape != scale.shape or quantised.size > MAX_ELEMENTS or block_size < 0:
+    if zero.shape != scale.shape or not 0 < quantised.size <= room or block_size < 0:
         raise ValueError("quantisation parameters do not fit their tensor")
+    shape = list(quantised.shape)
     if block_size:
+        shape[axis] = -(-shape[axis] // block_size)
+        if scale.shape != tuple(shape):
+            raise ValueError("quantisation blocks do not fit their tensor")
         blocks = np.arange(quantised.shape[axis]) // block_size
-        if scale.shape[axis] != blocks[-1] + 1:
-            raise ValueError("quantisation blocks do not fit their tensor")
         scale, zero = scale.take(blocks, axis), zero.take(blocks, axis)
-        if scale.shape != quantised.shape:
-            raise ValueError("quantisation blocks do not fit their tensor")
-    elif scale.size > 1:
+    elif scale.size != 1:
+        if scale.size != shape[axis]:
+            raise ValueError("quantisation parameters do not fit their tensor")
         shape = [1] * quantised.ndim
         shape[axis] = scale.size
         scale, zero = scale.reshape(shape), zero.reshape(shape)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from mien.errors import CorruptDataError
+from mien.models.graph import MAX_ELEMENTS, MAX_OPERATORS
 from mien.models.onnx_file import read_onnx
 
 ARRAYS = {
@@ -68,3 +69,57 @@ def test_operators_come_with_their_attributes() -> None:
 def test_damaged_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(CorruptDataError, match="not a well-formed ONNX model"):
         read_onnx(data)
+
+
+def folded_of(quantised: TensorProto, scale: TensorProto, *nodes: NodeProto) -> bytes:
+    graph = helper.make_graph(list(nodes), "g", [], [], [quantised, scale])
+    return bytes(helper.make_model(graph).SerializeToString())
+
+
+def dequantise(output: str = "w", **attributes: int) -> NodeProto:
+    return helper.make_node("DequantizeLinear", ["q", "s"], [output], **attributes)
+
+
+def stated(name: str, kind: int, *shape: int) -> TensorProto:
+    """Return a tensor of zeros of which the bytes are few, where a dimension is 0."""
+    size = 0 if 0 in shape else int(np.prod(shape))
+    return TensorProto(name=name, data_type=kind, dims=shape, raw_data=bytes(size * (4 if kind == 1 else 1)))
+
+
+@pytest.mark.parametrize(
+    ("quantised", "scale", "attributes"),
+    [
+        ((0, 10**12), (0, 10**12), {"axis": 1, "block_size": 1}),
+        ((1000, 1), (1000,), {"axis": 1}),
+        ((1, 1000), (1000, 1), {"axis": 1, "block_size": 1000}),
+        ((4,), (0,), {"axis": 0}),
+        ((4,), (3,), {"axis": 0, "block_size": 2}),
+        ((4,), (1,), {"axis": 0, "block_size": -1}),
+    ],
+    ids=["endless_blocks", "product_of_shapes", "product_of_blocks", "no_scale", "too_many_blocks", "negative_block"],
+)
+def test_shapes_whose_product_would_fill_the_memory_are_refused(
+    quantised: tuple[int, ...], scale: tuple[int, ...], attributes: dict[str, int]
+) -> None:
+    data = folded_of(stated("q", TensorProto.INT8, *quantised), stated("s", 1, *scale), dequantise(**attributes))
+    with pytest.raises(CorruptDataError, match="not a well-formed ONNX model"):
+        read_onnx(data)
+
+
+def test_one_constant_unfolded_again_and_again_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_ELEMENTS >= 6_400_000
+    monkeypatch.setattr("mien.models.onnx_file.MAX_ELEMENTS", 100)
+    quantised, scale = stated("q", TensorProto.INT8, 40), stated("s", 1, 1)
+    twice = [dequantise(f"w{number}") for number in range(2)]
+    assert set(read_onnx(folded_of(quantised, scale, *twice)).constants) == {"q", "s", "w0", "w1"}
+    with pytest.raises(CorruptDataError, match="not a well-formed ONNX model"):
+        read_onnx(folded_of(quantised, scale, *twice, dequantise("w2")))
+
+
+def test_operators_without_end_are_refused_before_all_are_read() -> None:
+    node = b"\x0a\x00"
+    data = (MAX_OPERATORS + 1) * node + b"\x3b"  # what follows is damaged, and is not reached
+    size = len(data)
+    graph = b"\x3a" + bytes([size & 127 | 128, size >> 7 & 127 | 128, size >> 14]) + data
+    with pytest.raises(CorruptDataError, match="too many operators"):
+        read_onnx(graph)
