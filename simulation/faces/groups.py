@@ -100,7 +100,7 @@ def read_groups(file: Path, people: People) -> Groups:
         if len(cells) > len(header):
             raise ConfigError(f"{file.name}, line {line} has {len(cells)} cells for {len(header)} columns; correct it")
         row = dict(zip(header, cells, strict=False))
-        person = find(row[key], line)
+        person = find(row.get(key, ""), line)
         for attribute in attributes:
             if group := row.get(attribute, ""):
                 _state(stated[attribute], attribute, person, _group_of(attribute, group), file.name)

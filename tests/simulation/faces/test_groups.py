@@ -80,6 +80,7 @@ def test_marks_line_ends_and_forms_of_letters_are_no_fault(tmp_path: Path, form:
         ("picture,age\nAda/9.jpg,3\n", NotFoundError, "line 2 names a picture that is not there, 'Ada/9.jpg'"),
         ("picture,age\n1.jpg,3\n", NotFoundError, r"pictures are named person/picture\.jpg"),
         ("person,age\n,3\n", NotFoundError, "names a person that is not there, ''"),
+        ("age,person\n3\n", NotFoundError, "line 2 names a person that is not there, ''"),
         ("person,age\nAda,3\nAda,30\n", ConfigError, "Ada is in two groups of age, 0-12 and 20-39"),
         ("person,age\nAda,\n", ConfigError, "states no group of anybody"),
         (b"person,age\nAda,\xff\n", ConfigError, "is not UTF-8"),
