@@ -155,8 +155,9 @@ class ModelStore:
         with storage_errors("the model folder"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with locked_folder(self._folder):
-            if not self._blob(theta.sha256).exists():
-                write_atomically(self._blob(theta.sha256), parameters, private=True)
+            path = self._blob(theta.sha256)
+            if not path.is_file() or file_sha256(path) != theta.sha256:
+                write_atomically(path, parameters, private=True)
             write_atomically(self._manifest_path(model.model_id), _to_json(manifest), private=True)
 
     @contextlib.contextmanager

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from device_sdk import Device, Match, NoFace, Unknown, verify_pair
 from device_sdk.models.packaged import packaged_model
-from mien.errors import InviteError
+from mien.errors import CorruptDataError, InviteError
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of
 
 OPTIONS = {"keystore": "file", "verification.threshold": DECIDES_AT}
@@ -39,6 +40,18 @@ def test_what_was_lost_of_the_recogniser_comes_back(device: Device, tmp_path: Pa
     for path in (tmp_path / "home" / "models").iterdir():
         if path.is_file():
             path.unlink()
+    assert isinstance(device.verify("Ada", mine[4]), Match)
+
+
+def test_an_update_mends_what_was_damaged_of_the_recogniser(device: Device, tmp_path: Path) -> None:
+    mine, model = images_of(OWNER), packaged_model()
+    device.enroll("Ada", mine[:3], consent=False, anyway=True)
+    (parameters,) = (path for path in (tmp_path / "home" / "models").iterdir() if path.stat().st_size > 10**6)
+    parameters.write_bytes(bytes(parameters.stat().st_size))
+    with pytest.raises(CorruptDataError, match="run `mien-device update`"):
+        device.verify("Ada", mine[4])
+    assert not device.update().changed
+    np.testing.assert_array_equal(device.models.load(model.model_id).theta, model.theta)
     assert isinstance(device.verify("Ada", mine[4]), Match)
 
 
