@@ -79,15 +79,13 @@ def group_rates_of(record: Mapping[str, Any], now: datetime) -> list[GroupRate]:
     ]
 
 
-def with_own(
-    thresholds: Iterable[Threshold], own: Threshold, *, brought: Collection[Threshold]
-) -> tuple[Threshold, ...]:
-    """Return a model's thresholds with one of the operator's own more.
+def with_own(thresholds: Iterable[Threshold], *own: Threshold, brought: Collection[Threshold]) -> tuple[Threshold, ...]:
+    """Return a model's thresholds with more of the operator's own, each once.
 
     The first that phones decide with takes the place of all that the model `brought`: those are of other people.
     """
-    replaced = brought if own.fmr <= PHONES_MAX_FMR else ()
-    return (*(known for known in thresholds if known not in replaced), own)
+    replaced = brought if any(each.fmr <= PHONES_MAX_FMR for each in own) else ()
+    return tuple(dict.fromkeys([*(known for known in thresholds if known not in replaced), *own]))
 
 
 def decides(spec_json: bytes, model_id: ModelId) -> bool:

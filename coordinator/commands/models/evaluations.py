@@ -167,11 +167,12 @@ async def add_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) ->
 async def set_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) -> int:
     """Put what a record by group measured into the model's manifest; returns how many thresholds that were.
 
-    Thresholds by the worst group replace those that were there, which are less strict; others come in addition.
-    Rates by another attribute or on another data set stay while the thresholds do.
+    Thresholds by the worst group replace those that were there, which are less strict; others come in addition, as
+    `AddThreshold` adds them. Rates by another attribute or on another data set stay while the thresholds do.
     """
+    from mien.models.known_thresholds import known_thresholds
     from mien.protocol.canonical import model_from_json
-    from mien.rounds.thresholds import group_rates_of, thresholds_of
+    from mien.rounds.thresholds import group_rates_of, thresholds_of, with_own
 
     spec, _ = model_from_json((await coordinator.manifest(record["model_id"])).spec_json)
     found, rates = thresholds_of(record, now()), group_rates_of(record, now())
@@ -181,6 +182,6 @@ async def set_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) ->
     anew = {(each.attribute, each.dataset) for each in rates}
     stay = [each for each in spec.groups or () if (each.attribute, each.dataset) not in anew]
     stay = [each for each in stay if each.model_id == record["model_id"]]
-    thresholds = dict.fromkeys([*spec.thresholds, *found])
+    thresholds = with_own(spec.thresholds, *found, brought=known_thresholds(record["model_id"]))
     await coordinator.set_thresholds(record["model_id"], list(thresholds), [*stay, *rates])
     return len(found)

@@ -25,5 +25,11 @@ def test_the_first_that_decides_takes_their_place_and_keeps_the_operators() -> N
     assert with_own(kept, finer, brought=BROUGHT) == (coarse, fine, finer)
 
 
+def test_several_that_were_measured_together_take_their_place_as_one_does() -> None:
+    coarse, fine = at(1e-2, "own"), at(1e-3, "own")
+    assert with_own(BROUGHT, coarse, fine, brought=BROUGHT) == (coarse, fine)
+    assert with_own((coarse, fine), coarse, fine, brought=BROUGHT) == (coarse, fine)
+
+
 def test_a_model_that_brought_none_keeps_all() -> None:
     assert with_own(BROUGHT, at(1e-3, "own"), brought=()) == (*BROUGHT, at(1e-3, "own"))
