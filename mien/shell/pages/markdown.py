@@ -9,7 +9,11 @@ from typing import Final
 from mien.errors import ConfigError
 from mien.shell.pages.sections import MARKS, Alerts, Cell, Cells, Empty, Facts, Prose, Report, Section, Table, Tiles
 
-_SPECIAL: Final = re.compile(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])")
+_SPECIAL: Final = re.compile(r"[\\`*\[\]<>|~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w+;)")
+_BLANKS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\u2028\u2029]+")
+"""Blanks, line ends and what a terminal obeys; the narrow blanks in numbers are none of these."""
+_TURNING: Final = re.compile(r"[\u202a-\u202e]")
+"""Marks that turn the reading direction of what follows, up to the end of the line."""
 _AT_START: Final = re.compile(r"^(?:(\d+)([.)])|()([#+\-=]))(?=[\s#=\-]|$)")
 
 
@@ -28,7 +32,7 @@ def markdown(report: Report) -> str:
 
 def plain(text: str) -> str:
     """Return text that Markdown shows as it is, in one line."""
-    one_line = re.sub(r"[ \t\r\n\f\v]+", " ", text).strip()  # the narrow blanks in numbers stay
+    one_line = _TURNING.sub("", _BLANKS.sub(" ", text)).strip()
     escaped = _SPECIAL.sub(lambda found: "\\" + found[0], one_line)
     return _AT_START.sub(lambda found: f"{found[1] or ''}\\{found[2] or found[4]}", escaped)
 

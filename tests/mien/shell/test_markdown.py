@@ -78,6 +78,10 @@ def test_each_kind_of_section_has_its_form() -> None:
         ("two\nlines\n\nand more", "two lines and more"),
         ("60+ and 0-12", "60+ and 0-12"),
         ("$x$ ~y~ \\", r"\$x\$ \~y\~ \\"),
+        ("&lt;b&gt; &#124; AT&T; R&D", r"\&lt;b\&gt; \&#124; AT\&T; R&D"),
+        ("a\x1b[2Jb\x00\x9bc", r"a \[2Jb c"),
+        ("a\u2028# b\x85c", "a # b c"),
+        ("a\u202egpj.exe", "agpj.exe"),
     ],
     ids=lambda value: ascii(value)[:16],
 )
