@@ -9,6 +9,7 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -21,7 +22,6 @@ import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.ModelStore;
 import mien.client.store.Folder;
-import mien.client.wire.Bytes;
 import mien.client.wire.Retry;
 import mien.client.wire.RoundRef;
 import mien.client.wire.Statuses;
@@ -220,36 +220,15 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /**
      * Returns the long part of what a round's method tells, in memory alone; after a break it goes on from what came. Throws
-     * CORRUPT_DATA for more than {@code most} bytes, before any are fetched, and for others than the hash says.
+     * CORRUPT_DATA for more than {@code most} bytes, before any are fetched; other errors as {@link Downloading}.
      */
     public byte[] reply(RoundRef ref, Blob blob, long most) {
-        String what = "what the method tells";
-        if (blob.sizeBytes > most) {
-            throw new MienException(
-                    ErrorCode.CORRUPT_DATA,
-                    SERVER + " announced " + blob.sizeBytes + " bytes as " + what + ", and the task can need " + most
-                            + "; tell the operator");
-        }
-        ByteArrayOutputStream whole = new ByteArrayOutputStream();
-        call(
-                () -> {
-                    Context.CancellableContext context = Context.current().withCancellation();
-                    try {
-                        context.run(() -> gather(downloadReply(ref, blob, whole.size()), whole, blob.sizeBytes, what));
-                    } finally {
-                        context.cancel(null);
-                    }
-                    return whole;
-                });
-        if (!Bytes.hex(Bytes.sha256(whole.toByteArray())).equals(blob.sha256)) {
-            throw new MienException(
-                    ErrorCode.CORRUPT_DATA, what + " came damaged; leave the round, or tell the operator");
-        }
-        return whole.toByteArray();
+        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Downloading.Source source = (wanted, offset) -> pieces(() -> downloadReply(ref, wanted, offset));
+        return Downloading.toMemory(source, retry, blob, most, "what the method tells", mayGoOn);
     }
 
     private Iterator<DataChunk> downloadReply(RoundRef ref, Blob blob, long offset) {
-        mayGoOn.run();
         DownloadReplyRequest request =
                 DownloadReplyRequest.newBuilder()
                         .setRound(ref.message())
@@ -367,17 +346,21 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     @Override
     public void download(Blob blob, Folder folder, String what) {
         Retry retry = new Retry(clock, random, PATIENCE_MS);
-        new Downloading(this::open, retry, blob, folder, what + " of " + SERVER, mayGoOn).run();
+        Downloading.toFile(this::open, retry, blob, folder, what + " of " + SERVER, mayGoOn);
     }
 
     /** Opens a stream of pieces from a byte on. */
     private Downloading.Pieces open(Blob blob, long offset) {
+        DownloadRequest request = DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(offset).build();
+        return pieces(() -> models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request));
+    }
+
+    /** Returns a stream that is cancelled once it is closed. */
+    private static Downloading.Pieces pieces(Supplier<Iterator<DataChunk>> opened) {
         Context.CancellableContext context = Context.current().withCancellation();
         Context before = context.attach();
         try {
-            DownloadRequest request = DownloadRequest.newBuilder().setSha256(blob.sha256).setOffset(offset).build();
-            Iterator<DataChunk> chunks = models.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).download(request);
-            return new Downloading.Pieces(chunks, () -> context.cancel(null));
+            return new Downloading.Pieces(opened.get(), () -> context.cancel(null));
         } finally {
             context.detach(before);
         }

@@ -1,6 +1,7 @@
 package mien.client.server;
 
 import io.grpc.StatusRuntimeException;
+import java.io.ByteArrayOutputStream;
 import java.util.Iterator;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -12,8 +13,8 @@ import mien.client.wire.Statuses;
 import mien.v1.Common.DataChunk;
 
 /**
- * One blob on its way into a file that its hash names: it goes on where it stopped, also after the program was stopped,
- * and the file appears once it is whole and is what its hash says.
+ * One blob on its way into a file that its hash names, or into memory: it goes on where it stopped, in a file also after
+ * the program was stopped, and is there once it is whole and is what its hash says.
  */
 final class Downloading {
     /** A stream that was opened; closing it tells the server not to go on. */
@@ -37,44 +38,125 @@ final class Downloading {
         Pieces open(Blob blob, long offset);
     }
 
+    /** What came so far. */
+    private interface Part {
+        long size();
+
+        void append(byte[] piece);
+
+        byte[] read();
+
+        void delete();
+    }
+
     private final Source source;
     private final Retry retry;
     private final Blob blob;
-    private final Folder folder;
+    private final Part part;
     private final String what;
     private final Runnable mayGoOn;
 
-    Downloading(Source source, Retry retry, Blob blob, Folder folder, String what, Runnable mayGoOn) {
+    private Downloading(Source source, Retry retry, Blob blob, Part part, String what, Runnable mayGoOn) {
         this.mayGoOn = mayGoOn;
         this.source = source;
         this.retry = retry;
         this.blob = blob;
-        this.folder = folder;
+        this.part = part;
         this.what = what;
     }
 
-    /** Throws what was given to be asked before each piece does, UNREACHABLE where the server stays away, CORRUPT_DATA where it sends something else twice. */
-    void run() {
+    /**
+     * Fetches a blob into a folder. Throws what {@code mayGoOn} does, which is asked before each piece, UNREACHABLE where
+     * the server stays away, CORRUPT_DATA where it sends something else twice.
+     */
+    static void toFile(Source source, Retry retry, Blob blob, Folder folder, String what, Runnable mayGoOn) {
+        byte[] data = new Downloading(source, retry, blob, inFile(folder, blob.sha256), what, mayGoOn).run();
+        folder.write(blob.sha256, data);
+    }
+
+    /**
+     * Returns a blob that is on no disk at any time. Throws CORRUPT_DATA for one of more than {@code most} bytes, before any
+     * are fetched; other errors as {@link #toFile}.
+     */
+    static byte[] toMemory(Source source, Retry retry, Blob blob, long most, String what, Runnable mayGoOn) {
+        if (blob.sizeBytes > most) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA,
+                    what + " was announced with " + blob.sizeBytes + " bytes, and the task can need " + most
+                            + "; tell the operator");
+        }
+        return new Downloading(source, retry, blob, inMemory(), what, mayGoOn).run();
+    }
+
+    private static Part inFile(Folder folder, String name) {
+        return new Part() {
+            @Override
+            public long size() {
+                return folder.partSize(name);
+            }
+
+            @Override
+            public void append(byte[] piece) {
+                folder.append(name, piece);
+            }
+
+            @Override
+            public byte[] read() {
+                return folder.readPart(name);
+            }
+
+            @Override
+            public void delete() {
+                folder.delete(name + Folder.PART);
+            }
+        };
+    }
+
+    private static Part inMemory() {
+        ByteArrayOutputStream whole = new ByteArrayOutputStream();
+        return new Part() {
+            @Override
+            public long size() {
+                return whole.size();
+            }
+
+            @Override
+            public void append(byte[] piece) {
+                whole.write(piece, 0, piece.length);
+            }
+
+            @Override
+            public byte[] read() {
+                return whole.toByteArray();
+            }
+
+            @Override
+            public void delete() {
+                whole.reset();
+            }
+        };
+    }
+
+    private byte[] run() {
         for (int tries = 0; tries < 2; tries++) {
             receive();
-            byte[] data = folder.readPart(blob.sha256);
+            byte[] data = part.read();
             if (Bytes.hex(Bytes.sha256(data)).equals(blob.sha256)) {
-                folder.write(blob.sha256, data);
-                return;
+                return data;
             }
-            folder.delete(blob.sha256 + Folder.PART);
+            part.delete();
         }
         throw new MienException(ErrorCode.CORRUPT_DATA, what + " came damaged twice; try later, or tell the operator");
     }
 
     private void receive() {
-        if (folder.partSize(blob.sha256) > blob.sizeBytes) {
-            folder.delete(blob.sha256 + Folder.PART);
+        if (part.size() > blob.sizeBytes) {
+            part.delete();
         }
-        while (folder.partSize(blob.sha256) < blob.sizeBytes) {
+        while (part.size() < blob.sizeBytes) {
             mayGoOn.run();
             MienException error = new MienException(ErrorCode.UNREACHABLE, "only a part came of " + what + "; retry");
-            try (Pieces pieces = source.open(blob, folder.partSize(blob.sha256))) {
+            try (Pieces pieces = source.open(blob, part.size())) {
                 while (pieces.chunks.hasNext()) {
                     append(pieces.chunks.next());
                     retry.progress();
@@ -83,7 +165,7 @@ final class Downloading {
             } catch (StatusRuntimeException failed) {
                 error = Statuses.meaning(failed, "whoever sends " + what);
             }
-            if (folder.partSize(blob.sha256) < blob.sizeBytes) {
+            if (part.size() < blob.sizeBytes) {
                 retry.pause(error);
             }
         }
@@ -91,11 +173,11 @@ final class Downloading {
 
     private void append(DataChunk chunk) {
         byte[] piece = chunk.getData().toByteArray();
-        long here = folder.partSize(blob.sha256);
+        long here = part.size();
         if (chunk.getOffset() != here || piece.length == 0 || here + piece.length > blob.sizeBytes) {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "other pieces came of " + what + " than were asked for; retry");
         }
-        folder.append(blob.sha256, piece);
+        part.append(piece);
     }
 }
