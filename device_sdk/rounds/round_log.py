@@ -107,10 +107,14 @@ class LogFiles:
         """Keep evidence behind what there is; the first pieces stay, or a liar could push them out.
 
         A piece that is larger than any honest one is kept without what the coordinator sent, which says nothing true.
+        Where it showed nothing, `why` is its own words: other words are no other lie, and half of the room is left for
+        what it signed.
         """
-        found = self.evidence()
-        same = [each for each in found if (each["why"], each["statement"]) == (evidence["why"], evidence["statement"])]
-        if not same and len(found) < MAX_EVIDENCE:
+        found, is_bare = self.evidence(), evidence["shown"] is None
+        bare = [each for each in found if each.get("shown") is None]
+        of_it = [each for each in (bare if is_bare else found) if each["statement"] == evidence["statement"]]
+        is_known = any(is_bare or each["why"] == evidence["why"] for each in of_it)
+        if not is_known and len(found) < MAX_EVIDENCE and not (is_bare and len(bare) >= MAX_EVIDENCE // 2):
             if len(to_canonical_json(evidence)) > _MAX_BYTES // 2:
                 evidence = {**evidence, "shown": None}
             write_atomically(self.evidence_path, to_canonical_json([*found, evidence]), private=True)

@@ -260,6 +260,25 @@ def test_a_liar_cannot_push_the_first_evidence_out(phone: Phone, coordinator: Co
     assert kept[0]["statement"] == statement(10).data.decode()
 
 
+def test_empty_answers_leave_room_for_what_a_liar_signed(phone: Phone, coordinator: Coordinator) -> None:
+    class Silent:
+        words = 0
+
+        def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
+            self.words += 1
+            raise NotFoundError(f"there is none, for the {self.words}th time")
+
+    silent = Silent()
+    for number in [10] * 3 + list(range(10, 10 + MAX_EVIDENCE)):
+        with pytest.raises(TransparencyError):
+            phone.check(silent, statement(number))
+    kept = [each["statement"] for each in phone.files.evidence()]
+    assert kept == [statement(number).data.decode() for number in range(10, 10 + MAX_EVIDENCE // 2)]
+    with pytest.raises(TransparencyError):
+        phone.check(coordinator, statement(10))
+    assert phone.files.evidence()[-1]["shown"] is not None
+
+
 def test_a_lie_of_any_length_is_kept_and_read_again(phone: Phone, coordinator: Coordinator) -> None:
     class Verbose:
         def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:

@@ -72,7 +72,10 @@ public final class LogFiles {
         return seen == null ? 0 : new Note(seen.note).size;
     }
 
-    /** Keeps evidence behind what there is: the first pieces stay, or a liar could push them out. */
+    /**
+     * Keeps evidence behind what there is: the first pieces stay, or a liar could push them out. Where it showed nothing,
+     * "why" is its own words: other words are no other lie, and half of the room is left for what it signed.
+     */
     synchronized void accuse(Map<String, Object> evidence) {
         List<Object> kept;
         try {
@@ -81,12 +84,18 @@ public final class LogFiles {
             putAside();
             kept = new ArrayList<>();
         }
+        boolean isBare = evidence.get("shown") == null;
+        int bare = 0;
         for (Object each : kept) {
             Map<?, ?> piece = (Map<?, ?>) each;
-            if (evidence.get("why").equals(piece.get("why"))
-                    && evidence.get("statement").equals(piece.get("statement"))) {
+            boolean isAlike = isBare ? piece.get("shown") == null : evidence.get("why").equals(piece.get("why"));
+            if (isAlike && evidence.get("statement").equals(piece.get("statement"))) {
                 return;
             }
+            bare += piece.get("shown") == null ? 1 : 0;
+        }
+        if (isBare && bare >= MOST_PIECES / 2) {
+            return;
         }
         kept.add(evidence);
         byte[] all = Bytes.utf8(Json.write(kept));

@@ -247,6 +247,26 @@ public class RoundLogTest {
     }
 
     @Test
+    public void emptyAnswersLeaveRoomForWhatALiarSigned() {
+        NoteKey witness = NoteKey.parse(file.at("witness_key").text());
+        RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
+        for (int lie = 0; lie < 30; lie++) {
+            String words = "there is none, for time " + lie;
+            String told = entry.replace("\"round\":3", "\"round\":" + (100 + Math.max(0, lie - 3)));
+            RoundLog.Prover silent =
+                    size -> {
+                        throw new MienException(ErrorCode.NOT_FOUND, words);
+                    };
+            Raised.by(ErrorCode.TRANSPARENCY, "none", () -> log.check(silent, ref, told, () -> {}));
+        }
+        assertEquals(10, files.lies().size());
+        Vectors forked = look("a forked log");
+        see(files, forked.at("seen"));
+        Raised.by(ErrorCode.TRANSPARENCY, "a fork", () -> check(files, forked));
+        assertEquals(11, files.lies().size());
+    }
+
+    @Test
     public void whatALiarSendsInPlentyIsNotKept() {
         char[] much = new char[900_000];
         Arrays.fill(much, '\u2014');
