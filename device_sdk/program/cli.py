@@ -798,7 +798,7 @@ def doctor(home: Home, as_json: Json = False) -> None:
     def human() -> None:
         table = Table("", "what", "finding", box=None)
         for item in findings:
-            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.name, item.detail)
+            table.add_row("[green]ok[/]" if item.ok else "[red]no[/]", item.name, Text(item.detail))
         shell.OUT.print(table)
 
     shell.emit({"findings": rows}, as_json=as_json, human=human)
@@ -821,7 +821,7 @@ def config_show(home: Home, as_json: Json = False) -> None:
     def human() -> None:
         table = Table("setting", "value", "from")
         for name, row in rows.items():
-            table.add_row(name, "-" if row["value"] is None else str(row["value"]), row["from"])
+            table.add_row(name, Text("-" if row["value"] is None else str(row["value"])), Text(row["from"]))
         shell.OUT.print(table)
 
     shell.emit(rows, as_json=as_json, human=human)

@@ -5,20 +5,33 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import re
 import sys
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from mien.errors import TABLE, ConfigError, DiskFullError, MienError, NotFoundError
 from mien.shell import exits
 from mien.shell.memory import refuse_core_dumps
 
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
 
 class _Console(Console):
-    """rich's console, but for a reader that has gone: rich ends the program with 1, which is an answer."""
+    """rich's console, but for what a terminal obeys, and a reader that has gone.
+
+    Names of files and data sets and the terms of models come from others: they could clear the screen, or write into
+    it. For a reader that has gone rich ends the program with 1, which is an answer.
+    """
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield what is to be shown, its text without control characters but for line ends and tabs."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(_CONTROLS.sub("", segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
         """Pass on the BrokenPipeError that is being handled."""
