@@ -132,7 +132,7 @@ def _require() -> None:
     for module, extra in (("torch", "train"), ("simulation", "simulation"), ("onnxruntime", "train")):
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError(
-                f"this needs {module}, which is not installed; run: pip install 'mien[{extra}]'"
+                f"this needs {module}, which is not installed; run: pip install '.[{extra}]' in Mien's folder"
             )
 
 

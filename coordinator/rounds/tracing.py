@@ -43,7 +43,9 @@ try:
         set_span_in_context,
     )
 except ImportError as error:
-    raise MissingDependencyError("otlp_endpoint needs the extra [coordinator]: install mien[coordinator]") from error
+    raise MissingDependencyError(
+        "otlp_endpoint needs OpenTelemetry: pip install '.[coordinator]' in Mien's folder"
+    ) from error
 
 _LAST_SPANS_MS: Final = 2000
 _SEND_S: Final = 5.0

@@ -47,7 +47,7 @@ def open_bucket(url: str, endpoint: str) -> tuple[Any, str]:
             bucket = str(path).partition("/")[0]
             fs.call_s3("head_bucket", Bucket=bucket)
     except ImportError as error:
-        raise MissingDependencyError("s3:// needs s3fs; install mien[coordinator]") from error
+        raise MissingDependencyError("s3:// needs s3fs; pip install '.[coordinator]' in Mien's folder") from error
     except FileNotFoundError as error:
         raise ConfigError(f"there is no bucket {bucket}; create it, or correct blobs_url") from error
     return fs, str(path)

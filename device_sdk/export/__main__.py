@@ -73,7 +73,7 @@ def export(
         from device_sdk.export.build import DEFAULT_OBJECTIVES, export_graphs
     except ModuleNotFoundError as error:
         raise MissingDependencyError(
-            f"making graphs (not running them) needs {error.name}: install the train extra (pip install mien[train])"
+            f"making graphs (not running them) needs {error.name}: pip install '.[train]' in Mien's folder"
         ) from error
     spec, layout = _read(model)
     names = exportable() if objective and _ALL in objective else objective or DEFAULT_OBJECTIVES

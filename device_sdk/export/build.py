@@ -100,8 +100,8 @@ def _serialisers(engines: Sequence[GraphEngine], limits: Mapping[str, int] | Non
             continue
         if importlib.util.find_spec("executorch") is None:
             raise MissingDependencyError(
-                "making programs for ExecuTorch needs its exporter: pip install mien[executorch], or export for "
-                "onnxruntime alone"
+                "making programs for ExecuTorch needs its exporter: pip install '.[executorch]' in Mien's folder, or "
+                "export for onnxruntime alone"
             )
         from device_sdk.export.pte_graph import DEFAULT_LIMITS, to_pte
 

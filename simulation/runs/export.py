@@ -51,7 +51,9 @@ class TensorBoard:
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
-            raise MissingDependencyError("event files need TensorBoard; install mien[simulation]") from error
+            raise MissingDependencyError(
+                "event files need TensorBoard; pip install '.[simulation]' in Mien's folder"
+            ) from error
         try:
             with storage_errors(str(folder)):
                 self._writer = SummaryWriter(str(folder), purge_step=next_round)

@@ -191,7 +191,9 @@ def _tsne(emb_ND: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     try:
         from sklearn.manifold import TSNE
     except ImportError as error:
-        raise MissingDependencyError("evaluation.map 'tsne' needs scikit-learn; install mien[simulation]") from error
+        raise MissingDependencyError(
+            "evaluation.map 'tsne' needs scikit-learn; pip install '.[simulation]' in Mien's folder"
+        ) from error
     perplexity = min(30.0, max(2.0, (len(emb_ND) - 1) / 3))
     flat: np.ndarray[Any, Any] = TSNE(perplexity=perplexity, init="pca", random_state=0).fit_transform(emb_ND)
     return flat

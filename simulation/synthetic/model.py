@@ -47,7 +47,7 @@ def load_anny() -> Any:
     if missing:
         raise MissingDependencyError(
             f"drawing new synthetic faces needs {' and '.join(missing)}, not installed here; "
-            "run: pip install 'mien[synthetic]' (the committed faces need neither)"
+            "run: pip install '.[synthetic]' in Mien's folder (the committed faces need neither)"
         )
     return importlib.import_module("anny")
 
@@ -124,7 +124,9 @@ class FaceModel:
         root = Path(importlib.import_module("anny.paths").get_anny_root_dir())
         texture = cv2.imread(str(root / "data/mpfb2/textures" / f"mpfb_{name}.jpg"), cv2.IMREAD_GRAYSCALE)
         if texture is None:
-            raise CorruptDataError(f"the installed anny has no texture mask {name!r}; reinstall 'mien[synthetic]'")
+            raise CorruptDataError(
+                f"the installed anny has no texture mask {name!r}; repip install '.[synthetic]' in Mien's folder"
+            )
         coordinates = self._model.texture_coordinates.numpy()
         of_vertex = np.zeros((len(self._model.template_vertices), 2))
         of_vertex[self._model.faces.numpy().ravel()] = coordinates[

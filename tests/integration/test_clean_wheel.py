@@ -165,7 +165,10 @@ def test_a_phone_without_torch_takes_part(installed: Path, tmp_path: Path) -> No
         lacking = {row["engine"] for row in told["engines"] if "pip install" in row["lacks"]}
         assert lacking == {"torch", "executorch"}
 
-        for name, words in (("torch", "pip install mien[train]"), ("executorch", "pip install mien[executorch]")):
+        for name, words in (
+            ("torch", "pip install '.[train]' in Mien's folder"),
+            ("executorch", "pip install '.[executorch]' in Mien's folder"),
+        ):
             refused = phone("verify", "Ada", pictures[0], "--runtime", name)
             assert words in json.loads(refused.stderr)["message"]
 

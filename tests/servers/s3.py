@@ -31,7 +31,7 @@ ENVIRONMENT = {
 def missing() -> str:
     """Return why no server can be started here, nothing if one can."""
     lacking = [name for name in ("moto", "s3fs", "flask") if importlib.util.find_spec(name) is None]
-    return f"not installed: {', '.join(lacking)}; install mien[dev]" if lacking else ""
+    return f"not installed: {', '.join(lacking)}; pip install '.[dev]'" if lacking else ""
 
 
 class S3Server:

@@ -27,7 +27,7 @@ class TestModel:
 
     def test_missing_package(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-        with pytest.raises(MissingDependencyError, match=r"pip install 'mien\[device\]'"):
+        with pytest.raises(MissingDependencyError, match=r"pip install '\.\[device\]'"):
             load_detector()
 
     def test_missing_file(self, tmp_path: Path) -> None:

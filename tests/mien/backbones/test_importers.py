@@ -94,7 +94,7 @@ def test_a_missing_package_names_its_extra(
     random_tflite: tuple[bytes, np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "tflite", None)  # how Python marks a module that cannot be imported
-    with pytest.raises(MissingDependencyError, match=r"pip install mien\[train\]"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[train\]'"):
         import_mobilefacenet192(random_tflite[0])
 
 
