@@ -2,8 +2,9 @@
 
 The servers' libraries accept without asking, and a program may have only so many files open. So this looks at the
 process's own sockets a few times a second and shuts what goes beyond a share. Of one address the connections that were
-silent longest go first. One that has just come is given a moment to make its call; where even those are too many, who
-has sent least goes first, since a caller in the middle of a handshake has said more than a socket that only lies there.
+silent longest go first. One that has just come is given a moment to make its call. Where even those are too many, two
+sorts give way by turns: of those whom nothing was answered yet who has sent least, since a caller's greeting is more
+than a socket's first bytes, and of the others who was silent longest, since a caller goes on at once.
 All strangers together have a share of the files that the process may have open. Where that is used up, the addresses
 with the most connections lose theirs, and one with few keeps them.
 """
@@ -20,9 +21,9 @@ import stat
 import sys
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from coordinator.service.limits import network_of
@@ -43,9 +44,11 @@ _MANY_FILES: Final = 1024 * 1024
 
 _DEFER_S: Final = 60
 _FOLDER: Final = "/dev/fd"
-_TCP_INFO_BYTES: Final = 136
-_BYTES_RECEIVED: Final = 128
-"""Where Linux's `struct tcp_info` has what the other side has sent, eight bytes (uapi/linux/tcp.h, 4.1)."""
+_TCP_INFO_BYTES: Final = 160
+_SILENT_MS: Final = slice(52, 56)
+_NUM_BYTES: Final = slice(128, 136)
+_NUM_ANSWERS: Final = slice(156, 160)
+"""Where Linux's `struct tcp_info` has last_data_recv, bytes_received and data_segs_out (uapi/linux/tcp.h, 4.6)."""
 
 _Peer = tuple[str, int]
 
@@ -124,12 +127,14 @@ class ConnectionShares:
 
     def _thin(self, found: _Found, most: int, spared: int, now: float) -> None:
         """Shut of one caller's connections those beyond `most`, of which who has just come is `spared` if it can be."""
+        new = [each for each in found if now - each[1].heard_at < _GRACE_S and not each[1].has_called]
+        places = _places({inode: _said(connection.descriptor) for inode, connection in new})
 
         def rank(each: tuple[int, _Connection]) -> tuple[int, float]:
-            connection = each[1]
+            inode, connection = each
             if now - connection.heard_at >= _GRACE_S:
                 return (int(connection.has_called), connection.heard_at)
-            return (2, float("inf") if connection.has_called else _num_received(connection.descriptor))
+            return (2, places.get(inode, 1))
 
         found.sort(key=rank)
         for number, (inode, connection) in enumerate(found[: len(found) - most]):
@@ -205,14 +210,36 @@ def level(sizes: Iterable[int], room: int) -> int:
     return room
 
 
-def _num_received(descriptor: int) -> int:
-    """Return how many bytes the other side of a connection has sent; 0 where the system does not say."""
+class _Said(NamedTuple):
+    """What the system knows of a connection: whether it was answered, for how long it was silent, bytes it has sent."""
+
+    is_answered: bool = False
+    silent_ms: int = 0
+    num_bytes: int = 0
+
+
+def _places(new: Mapping[int, _Said]) -> dict[int, int]:
+    """Return the places of connections without a call: 0 for the last that is to be shut, below it who goes before.
+
+    Whom this program has answered nothing yet, because it is busy, and whom it has have places of their own: however
+    many an attacker has of one sort, a caller who is of the other is not among them.
+    """
+    unanswered = sorted((inode for inode in new if not new[inode].is_answered), key=lambda inode: new[inode].num_bytes)
+    answered = sorted((inode for inode in new if new[inode].is_answered), key=lambda inode: -new[inode].silent_ms)
+    return {inode: number - len(each) for each in (unanswered, answered) for number, inode in enumerate(each, 1)}
+
+
+def _said(descriptor: int) -> _Said:
+    """Return what the other side of a connection has said; nothing where the system does not tell."""
     try:
         with _borrowed(descriptor) as found:
             told = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     except (OSError, AttributeError):
-        return 0
-    return int.from_bytes(told[_BYTES_RECEIVED:], sys.byteorder)
+        return _Said()
+    num_answers, silent_ms, num_bytes = (
+        int.from_bytes(told[each], sys.byteorder) for each in (_NUM_ANSWERS, _SILENT_MS, _NUM_BYTES)
+    )
+    return _Said(num_answers > 0, silent_ms, num_bytes)
 
 
 def _descriptors() -> Iterator[int]:

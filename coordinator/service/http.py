@@ -67,7 +67,8 @@ class PatientProtocol(H11Protocol):
 def listening(host: str, port: int, *, change: str) -> Iterator[socket.socket]:
     """A socket that listens; ConfigError, which ends in `change`, where it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
+    # asyncio sends small answers at once only over sockets that are said to be TCP; else they wait for 40 ms
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))

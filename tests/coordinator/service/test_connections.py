@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -163,6 +164,23 @@ def test_in_a_crowd_a_handshake_that_goes_on_stays_whoever_came_later(port: Port
     shares.look(port.number)
     assert is_open(phone)
     assert num_open(attackers) == 7
+
+
+@LINUX
+def test_in_a_crowd_that_was_answered_and_says_nothing_a_handshake_that_goes_on_stays(port: Port) -> None:
+    shares, idle = port.shares(per_address=2), port.open(20, said=b"h" * 900)
+    (goes_on,) = port.open(1, said=b"h" * 300)
+    for end in port.ends[1::2]:
+        end.sendall(b"answer")
+    time.sleep(0.02)
+    goes_on.sendall(b"h" * 80)
+    (waits,) = port.open(1, said=b"h" * 300)
+    shares.look(port.number)
+    port.ends[-1].sendall(b"answer")
+    assert [each.recv(6) for each in (goes_on, waits)] == [b"answer", b"answer"]
+    assert is_open(goes_on), "silent for less time, though it has sent less"
+    assert is_open(waits), "for this program, which has not answered"
+    assert sum(each.recv(7) == b"answer" and is_open(each) for each in idle) == 6
 
 
 @LINUX
