@@ -52,8 +52,11 @@ from mien.shell.version import software
 
 _LOG: Final = structlog.get_logger()
 _MAX_CALLS: Final = 256
-_STREAMS: Final = 4
-"""Calls that one connection may have open; a phone has one at a time."""
+_PHONE_CALLS: Final = 1
+"""Calls that a phone's connection may have open: it has one at a time, and anybody may be a phone that joins."""
+
+_OPERATOR_CALLS: Final = 4
+"""Those of an operator's, whose certificate the handshake asked for."""
 
 _WAITING: Final = 16
 """Calls of one address whose message is waited for."""
@@ -97,7 +100,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         leaf = ServerLeaf(authority, config.server_names, clock)
         ca = authority.certificate
 
-        join, join_shares = _server(MAX_JOIN_MESSAGE_BYTES, config)
+        join, join_shares = _server(MAX_JOIN_MESSAGE_BYTES, _PHONE_CALLS, config)
         service = RegistrarService(
             *(registry, ca, config.coordinator_address, limiter, worker, clock),
             witness=witness,
@@ -105,7 +108,7 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
             release_key=config.release_key,
         )
         registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
-        admin, admin_shares = _server(MAX_MESSAGE_BYTES, config)
+        admin, admin_shares = _server(MAX_MESSAGE_BYTES, _OPERATOR_CALLS, config)
         operators_ca = home.operators(clock()).certificate
         operators = RegistrarAdminService(registry, operators_ca, home.trusted_ca, worker, clock)
         callers = _Callers(home, pki.to_pem(operators_ca))
@@ -180,13 +183,16 @@ class _FairInterceptor(ReadableInterceptor):
         return fair
 
 
-def _server(max_message_bytes: int, config: RegistrarConfig) -> tuple[grpc.aio.Server, ConnectionShares]:
-    """Return a server that shares its port with nobody and takes messages up to a limit, and its connections."""
+def _server(max_message_bytes: int, calls: int, config: RegistrarConfig) -> tuple[grpc.aio.Server, ConnectionShares]:
+    """Return a server that shares its port with nobody and takes messages up to a limit, and its connections.
+
+    Each of them has so many `calls` open; who makes more at once waits, in the calling program, for those before.
+    """
     options = (
         ("grpc.so_reuseport", 0),
         ("grpc.max_receive_message_length", max_message_bytes),
         ("grpc.max_send_message_length", pki.MAX_CRL_BYTES),
-        *connection_limits(calls=_STREAMS, handshake_ms=_HANDSHAKE_MS),
+        *connection_limits(calls=calls, handshake_ms=_HANDSHAKE_MS),
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     shares = ConnectionShares(config.connections_per_address, silent_s=_SILENT_S)

@@ -60,7 +60,7 @@ def test_others_get_their_answers(house: House, port: str, attack: str) -> None:
     assert house.processes[port if port != "operators" else "registrar"].poll() is None
 
 
-@pytest.mark.parametrize(("port", "open_at_once"), [("registrar", 4), ("coordinator", 16)])
+@pytest.mark.parametrize(("port", "open_at_once"), [("registrar", 1), ("coordinator", 16)])
 def test_a_connection_gets_no_more_calls_into_the_queue_than_it_may_have_open(
     house: House, port: str, open_at_once: int
 ) -> None:
