@@ -2,7 +2,7 @@
 
 Reads LFW (MIEN_DATA; research, non-commercial use); of each person one picture that passes as it is. A picture is drawn
 anew from it at the wanted size and angle, the face in the middle, and given to the gate as a camera would. A face that
-passes counts as taken wrongly where its landmarks lean otherwise than the face by more than 45 degrees. Takes 2 minutes
+passes counts as taken wrongly where its landmarks lean otherwise than the face by more than 45 degrees. Takes 3 minutes
 of processor time.
 """
 
