@@ -507,7 +507,8 @@ class TestPeople:
         """Every shipped person can enrol, and every phone's owner has a picture to verify with."""
         pipeline = FacePipeline(SPEC)
         chosen = people.synthetic_people(10, 2)
-        assert all(people._is_usable(chosen.probes(name)[0], pipeline) for name in chosen.phones)
+        for name in chosen.phones:
+            assert any(people._is_usable(path, pipeline) for path in chosen.probes(name)), name
         for name in chosen.owners:
             assert sum(people._is_usable(path, pipeline) for path in chosen.enrolled(name)[:5]) >= 3
 
