@@ -13,6 +13,7 @@
         device.join("mien://join?...")  # whoever is enrolled stays
         for outcome in device.participate(rounds=3): ...
 
+Whatever it raises on purpose is one of `errors`: catch `errors.NotEnrolledError`, or `errors.MienError` for all.
 Importing this package is cheap: its names are loaded when they are first used, and torch only to embed or train.
 It speaks TLS 1.3 only, which has to be settled before gRPC is loaded; so it is settled here, as is what gRPC logs, and
 that ONNX Runtime reports nothing to its maker.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from mien import errors
 from mien._door import door
 from mien.shell.tls import refuse_tls12
 
@@ -69,6 +71,7 @@ __all__ = [
     "Transfer",
     "Unknown",
     "Wait",
+    "errors",
     "verify_pair",
 ]
 
@@ -98,4 +101,8 @@ _HOME_OF: Final = {
     ),
 }
 
-__getattr__, __dir__ = door(__name__, _HOME_OF)
+__getattr__, _ = door(__name__, _HOME_OF)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

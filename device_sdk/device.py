@@ -331,6 +331,11 @@ class Device:
         from device_sdk.people.personal import personalise
 
         shard = self.models.load_shard(recogniser.model)
+        if shard is None and not self.is_in_fleet:
+            raise ConfigError(
+                "a personal model needs public faces, which come with a fleet's release; join a fleet with an invite "
+                "of its operator"
+            )
         at = self.operating_point(recogniser.model)
         return personalise(self.gallery, recogniser, shard, at.value, form)
 

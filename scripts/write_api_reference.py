@@ -33,6 +33,13 @@ def written() -> str:
 def _entry(name: str) -> Iterator[str]:
     found = getattr(device_sdk, name)
     yield f"\n## {name}\n"
+    if inspect.ismodule(found):
+        yield f"{_text(found.__doc__).partition(chr(10))[0]} [Each with its code](errors.md)."
+        return
+    if inspect.isfunction(found):
+        yield f"```python\n{_signature(found)}\n```\n"
+        yield _text(found.__doc__)
+        return
     if not inspect.isclass(found):  # one of several records
         yield f"One of {', '.join(f'`{option.__name__}`' for option in typing.get_args(found))}."
         return

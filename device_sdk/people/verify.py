@@ -32,12 +32,17 @@ class Match:
     """The face is the claimed (or an enrolled) person's: the best of their templates scored at least the threshold.
 
     `also` names others who reach it too, the best first: people who look alike, or one person under several names.
+    `score` is a cosine in [-1, 1]; `repr` keeps it back, because it ends up in logs.
     """
 
     name: str
     score: float = field(repr=False)
     operating: Operating
     also: tuple[str, ...] = ()
+
+    def explain(self) -> str:
+        """Return the score, the threshold that it was held to and where that is from, in one sentence."""
+        return _explained(self)
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,14 @@ class Unknown:
 
     score: float = field(repr=False)
     operating: Operating
+
+    def explain(self) -> str:
+        """Return the score, the threshold that it was held to and where that is from, in one sentence."""
+        return _explained(self)
+
+
+def _explained(outcome: Match | Unknown) -> str:
+    return f"Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
 
 
 @dataclass(frozen=True)

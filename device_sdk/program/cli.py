@@ -50,7 +50,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Join a fleet, enrol people, verify and identify them, and take part in training. No face leaves this device.",
+    help="Enrol people, verify and identify them; join a fleet and take part in training. No face leaves this device.",
 )
 gallery_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look after the encrypted gallery.")
 config_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Look at the settings.")
@@ -651,6 +651,7 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
     """
     with _device(home, as_json, {"runtime": runtime}) as device:
         done, lacks = device.update(), device.lacks_threshold()
+        which = "released" if device.is_in_fleet else "packaged"
     result = {
         "model_id": done.model_id,
         "changed": done.changed,
@@ -660,10 +661,10 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
 
     def human() -> None:
         if lacks:
-            name = f"Model {done.model_id[:12]}" if done.changed else "The released model"
+            name = f"Model {done.model_id[:12]}" if done.changed else f"The {which} model"
             say(f"{name} is in use, and nobody is recognised with it: {lacks}.")
         elif not done.changed:  # a change was told as it was made
-            say("The released model is in use.")
+            say(f"The {which} model is in use.")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -1024,7 +1025,7 @@ def _described(
         result["fpir"] = outcome.operating.fpir
     if show_score:
         result["score"] = outcome.score
-        sentence += f" Score {outcome.score:.3f} (cosine); threshold {outcome.operating}."
+        sentence += f" {outcome.explain()}"
     return result, sentence, exit_code
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from device_sdk import Device, Match, NoFace, Unknown, verify_pair
 from device_sdk.models.packaged import packaged_model
-from mien.errors import CorruptDataError, InviteError
+from mien.errors import ConfigError, CorruptDataError, InviteError
 from tests.device_sdk.synthetic import DECIDES_AT, OWNER, STRANGER, images_of
 
 OPTIONS = {"keystore": "file", "verification.threshold": DECIDES_AT}
@@ -59,6 +59,12 @@ def test_an_update_takes_the_packaged_recogniser(device: Device) -> None:
     first, second = device.update(), device.update()
     assert (first.changed, second.changed) == (True, False)
     assert first.model_id == packaged_model().model_id
+
+
+def test_a_personal_model_needs_a_fleet(device: Device) -> None:
+    device.update()
+    with pytest.raises(ConfigError, match="join a fleet"):
+        device.personalise()
 
 
 def test_training_needs_a_fleet(device: Device) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,7 @@ def test_the_public_names_are_these() -> None:
         "Transfer",
         "Unknown",
         "Wait",
+        "errors",
         "verify_pair",
     ]
     assert dir(device_sdk) == sorted(device_sdk.__all__)
@@ -47,6 +49,16 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_is_there_and_documented(name: str) -> None:
     found = getattr(device_sdk, name)
     assert name == "Outcome" or found.__doc__
+
+
+def test_what_it_raises_is_public(tmp_path: Path) -> None:
+    from device_sdk import Device, errors
+
+    with Device.open(tmp_path / "home", options={"keystore": "file"}) as device:
+        with pytest.raises(errors.NotEnrolledError):
+            device.gallery.person("Ada")
+        with pytest.raises(errors.MienError):
+            device.join("mien://join?...")
 
 
 def test_a_name_that_is_not_public_is_an_error() -> None:

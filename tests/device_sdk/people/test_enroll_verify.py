@@ -449,3 +449,8 @@ def test_embeddings_that_are_not_usable_are_an_error(recogniser: Recogniser, bad
 
 def test_outcomes_do_not_show_scores(at: Operating) -> None:
     assert "0.987" not in repr((Match("Ada", 0.987, at), Unknown(0.987, at)))
+
+
+def test_an_outcome_explains_its_score_when_asked(at: Operating) -> None:
+    for outcome in (Match("Ada", 0.4567, at), Unknown(0.4567, at)):
+        assert outcome.explain() == f"Score 0.457 (cosine); threshold {at}."
