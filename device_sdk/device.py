@@ -45,6 +45,7 @@ from mien.errors import (
     IntegrityError,
     KeyStoreError,
     MienError,
+    MissingDependencyError,
     NonFiniteError,
     NotFoundError,
     RevokedError,
@@ -508,7 +509,14 @@ class Device:
     def _update_or_tell(self, update: Callable[[], ModelUpdate]) -> None:
         try:
             update()
-        except (ConfigError, UnavailableError, NotFoundError, IntegrityError, VersionError) as error:
+        except (
+            ConfigError,
+            UnavailableError,
+            NotFoundError,
+            IntegrityError,
+            MissingDependencyError,
+            VersionError,
+        ) as error:
             self._tell(Event("update_postponed", f"The released model was not fetched ({error.message})."))
 
     def _take_packaged(self) -> ModelUpdate:

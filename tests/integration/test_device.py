@@ -17,10 +17,13 @@ import numpy as np
 import pytest
 
 from device_sdk.device import Device
+from device_sdk.models.models import Model
+from device_sdk.models.packaged import packaged_model
 from device_sdk.people.verify import Match
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.events import Event, Transfer
 from device_sdk.rounds.participate import Counted, NotCounted, RoundOutcome
+from device_sdk.runtimes import load_embedder
 from mien.contribution import ContributionLayout
 from mien.errors import (
     TABLE,
@@ -28,10 +31,12 @@ from mien.errors import (
     ConfigError,
     DiskFullError,
     InviteError,
+    MissingDependencyError,
     RevokedError,
     UnreachableError,
 )
 from mien.methods import METHODS
+from mien.methods.base import Runtime
 from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
 from tests.device_sdk.programs import has_died, mien_device, start_mien_device
@@ -439,6 +444,42 @@ def test_a_threshold_measured_after_the_release_reaches_the_phone(fleet: RealFle
             assert isinstance(device.verify("Owner", images_of(IDENTITIES[0])[6]), Match)
     finally:
         fleet.release(small_model())
+
+
+def test_people_enrolled_without_a_fleet_stay_when_the_phone_joins_one(fleet: RealFleet) -> None:
+    with fleet.open("stays") as device:
+        enrolled = device.enroll("Owner", images_of(IDENTITIES[0])[:4], consent=False, anyway=True)
+        assert device.gallery.model_id == packaged_model().model_id
+        device.join(fleet.invite("stays"))
+        (person,) = device.people()
+        assert (person.name, person.num_images) == ("Owner", enrolled.person.num_images)
+        assert device.gallery.model_id == small_model().model_id
+        assert len(device.gallery.references(small_model().model_id).embeddings) == 1
+        fleet_id = device.status().device_id
+    with fleet.open("stays") as again:
+        assert again.status().device_id == fleet_id
+        assert again.renew_certificate().device_id == fleet_id
+
+
+def test_a_model_that_a_phone_cannot_run_is_postponed_when_it_joins(fleet: RealFleet) -> None:
+    """The phone is in the fleet all the same, and who is enrolled stays recognised by the model there was."""
+
+    def packaged_only(model: Model) -> Runtime:
+        if model.model_id != packaged_model().model_id:
+            raise MissingDependencyError("no engine of this phone runs the fleet's model")
+        return load_embedder(model.spec, model.layout, graphs=fleet.folder / "none")
+
+    told: list[Event | Transfer] = []
+    with fleet.open(
+        "old-engine",
+        tell=told.append,
+        runtime_loader=packaged_only,
+    ) as device:
+        device.enroll("Owner", images_of(IDENTITIES[0])[:4], consent=False, anyway=True)
+        device.join(fleet.invite("old-engine"))
+        assert device.is_in_fleet
+        assert device.gallery.model_id == packaged_model().model_id
+    assert "update_postponed" in [each.kind for each in told if isinstance(each, Event)]
 
 
 def test_a_gallery_moves_to_another_phone(fleet: RealFleet, tmp_path: Path) -> None:
