@@ -13,6 +13,8 @@ public abstract class OwnersScreen extends Screen {
     private static final String ASKING = "mien.asking_owner";
     private boolean isOpen;
     private boolean isAsking;
+    /** What the owner is asked for once more, on a screen that is open. */
+    private Runnable asked;
     /** What the views of this screen held before it was turned, until it opens again. */
     private Bundle held;
 
@@ -50,6 +52,18 @@ public abstract class OwnersScreen extends Screen {
         setContentVisible(true);
     }
 
+    /** Does what the owner has to allow once more; where the phone's own lock stays shut, the screen ends. */
+    protected final void asOwner(Runnable action) {
+        Intent question = phone().owner.question(this);
+        if (question == null) {
+            action.run();
+        } else {
+            asked = action;
+            isAsking = true;
+            startActivityForResult(question, Owner.ASKED);
+        }
+    }
+
     private void setContentVisible(boolean visible) {
         findViewById(android.R.id.content).setVisibility(visible ? View.VISIBLE : View.INVISIBLE);
     }
@@ -76,13 +90,18 @@ public abstract class OwnersScreen extends Screen {
     protected abstract void open();
 
     @Override
-    protected void onActivityResult(int asked, int result, Intent data) {
-        if (asked != Owner.ASKED) {
+    protected void onActivityResult(int request, int result, Intent data) {
+        if (request != Owner.ASKED) {
             return;
         }
         isAsking = false;
-        if (phone().owner.answered(asked, result)) {
+        Runnable action = asked;
+        asked = null;
+        if (phone().owner.answered(request, result)) {
             letIn();
+            if (action != null) {
+                action.run();
+            }
         } else {
             finish();
         }

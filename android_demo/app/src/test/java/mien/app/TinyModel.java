@@ -27,22 +27,35 @@ public final class TinyModel {
                     + "{\"kind\":\"parameter\",\"name\":\"mix.1.weight\",\"shape\":[4]},"
                     + "{\"kind\":\"parameter\",\"name\":\"embedding.1.weight\",\"shape\":[8,64]},"
                     + "{\"kind\":\"parameter\",\"name\":\"embedding.1.bias\",\"shape\":[8]}],"
-                    + "\"spec\":{\"backbone\":\"tiny\",\"input\":{\"colour\":\"RGB\",\"dim\":8,\"height\":112,"
+                    + "\"spec\":{GROUPS\"backbone\":\"tiny\",\"input\":{\"colour\":\"RGB\",\"dim\":8,\"height\":112,"
                     + "\"mean\":127.5,\"scale\":128.0,\"width\":112},\"layout_sha256\":\"LAYOUT\",\"source\":\"made up\","
                     + "\"terms\":\"none\",\"thresholds\":[{\"value\":THRESHOLD,\"fmr\":0.001,\"dataset\":\"made up\","
                     + "\"model_id\":\"MODEL\"}],\"trainable\":[\"mix.*\",\"embedding.*\"]}}";
 
     private TinyModel() {}
 
-    /** Puts the model on a phone, as if it had been fetched, with the cosine from which on faces are one person's. */
-    public static void install(Phone phone, double threshold) throws IOException {
+    /**
+     * Puts the model on a phone, as if it had been fetched, with the cosine from which on faces are one person's, and with
+     * groups of people that it was measured on: attribute, name, verdict.
+     */
+    public static void install(Phone phone, double threshold, String[]... groups) throws IOException {
+        StringBuilder told = new StringBuilder();
+        for (String[] each : groups) {
+            told.append(told.length() == 0 ? "\"groups\":[" : ",");
+            told.append(String.format("{\"attribute\":\"%s\",\"group\":\"%s\",\"verdict\":\"%s\",", (Object[]) each));
+            told.append("\"model_id\":\"MODEL\"}");
+        }
+        install(phone, threshold, groups.length == 0 ? "" : told + "],");
+    }
+
+    private static void install(Phone phone, double threshold, String groups) throws IOException {
         float[] theta = theta();
         String modelId = Bytes.hex(Bytes.sha256(Bytes.unhex(LAYOUT), Bytes.littleEndian(theta)));
         Folder models = new Folder(phone.home()).folder("models");
         String name = Bytes.hex(Bytes.sha256(Bytes.littleEndian(theta)));
         models.write(name, Bytes.littleEndian(theta));
         Map<String, Object> manifest = new LinkedHashMap<>();
-        manifest.put("spec_json", Bytes.hex(Bytes.utf8(spec(modelId, threshold))));
+        manifest.put("spec_json", Bytes.hex(Bytes.utf8(spec(modelId, threshold, groups))));
         manifest.put("theta", name);
         models.write(modelId + ".json", Bytes.utf8(Json.write(manifest)));
         Folder graphs = new Folder(phone.home()).folder("graphs").folder(LAYOUT);
@@ -91,7 +104,7 @@ public final class TinyModel {
         return weights;
     }
 
-    private static String spec(String modelId, double threshold) {
-        return SPEC.replace("LAYOUT", LAYOUT).replace("MODEL", modelId).replace("THRESHOLD", String.valueOf(threshold));
+    private static String spec(String modelId, double threshold, String groups) {
+        return SPEC.replace("GROUPS", groups).replace("LAYOUT", LAYOUT).replace("MODEL", modelId).replace("THRESHOLD", String.valueOf(threshold));
     }
 }

@@ -1,5 +1,6 @@
 package mien.app.enrol;
 
+import android.app.AlertDialog;
 import android.content.Intent;
 import android.content.pm.ActivityInfo;
 import android.content.res.Resources;
@@ -10,6 +11,8 @@ import android.widget.CheckBox;
 import android.widget.EditText;
 import android.widget.TextView;
 import java.text.Normalizer;
+import java.util.List;
+import java.util.stream.Collectors;
 import mien.app.OwnersScreen;
 import mien.app.R;
 import mien.app.camera.Cameras;
@@ -21,6 +24,7 @@ import mien.app.camera.Viewfinder;
 import mien.app.training.TrainingActivity;
 import mien.client.DeviceEnroller;
 import mien.client.ErrorCode;
+import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.enrol.Consent;
 import mien.client.enrol.EnrolmentSession;
@@ -28,6 +32,7 @@ import mien.client.enrol.Pose;
 import mien.client.people.Gallery;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Yuv;
+import mien.client.wire.Texts;
 
 /**
  * Enrols a person: they agree first, then the camera takes pictures in three poses, then all of it is stored or nothing.
@@ -42,6 +47,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     private final Looking<EnrolmentSession.Progress> looking = new Looking<>(this, this::take, this::fail);
     private EnrolmentSession session;
     private EnrolmentSession.Progress shown;
+    private AlertDialog known;
     private String name = "";
     private boolean trains;
     private boolean isInFront;
@@ -140,7 +146,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     private void take(EnrolmentSession.Progress progress) {
         show(progress);
         if (progress.isComplete()) {
-            store(session);
+            store();
         }
     }
 
@@ -172,25 +178,33 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     // Storing
 
-    private void store(EnrolmentSession complete) {
-        session = null;
+    private void store() {
         looking.end();
-        isStoring = true;
         viewfinder.end();
         viewfinder = null;
         setVisible(R.id.enrol_hint, true);
         setVisible(R.id.enrol_cancel, false);
-        work(() -> stored(complete), this::showDone, this::fail);
+        store(false);
     }
 
-    private EnrolmentSession.Enrolled stored(EnrolmentSession complete) {
-        EnrolmentSession.Enrolled enrolled = complete.finish();
+    private void store(boolean anyway) {
+        EnrolmentSession complete = session;
+        isStoring = true;
+        work(() -> stored(complete, anyway), this::showDone, this::fail);
+    }
+
+    private EnrolmentSession.Enrolled stored(EnrolmentSession complete, boolean anyway) {
+        EnrolmentSession.Enrolled enrolled = complete.finish(anyway);
         phone().settle(this);
         return enrolled;
     }
 
     private void fail(MienException error) {
         isStoring = false;
+        if (error instanceof KnownFaceException) {
+            askWhetherAnyway(((KnownFaceException) error).names);
+            return;
+        }
         forget();
         askForConsent();
         if (error.code() == ErrorCode.LOW_QUALITY) {
@@ -200,8 +214,22 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
         }
     }
 
+    /** Has the owner say whether the face of somebody who is enrolled is somebody else's, too. */
+    private void askWhetherAnyway(List<String> names) {
+        String all = names.stream().map(Texts::isolated).collect(Collectors.joining(", "));
+        known =
+                new AlertDialog.Builder(this)
+                        .setTitle(R.string.enrol_known_title)
+                        .setMessage(getString(R.string.enrol_known_text, all))
+                        .setPositiveButton(R.string.enrol_anyway, (dialog, which) -> asOwner(() -> store(true)))
+                        .setNegativeButton(R.string.enrol_known_not, (dialog, which) -> finish())
+                        .setCancelable(false)
+                        .show();
+    }
+
     private void showDone(EnrolmentSession.Enrolled enrolled) {
         isStoring = false;
+        session = null;
         show(R.layout.enrol_done, R.string.enrol_title);
         Resources words = getResources();
         setText(R.id.enrol_done_title, getString(R.string.enrol_done_title, name));
@@ -228,11 +256,21 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
             viewfinder.end();
             viewfinder = null;
         }
+        if (known != null) {
+            known.dismiss();
+            known = null;
+        }
         if (session != null) {
-            session.cancel();
+            EnrolmentSession over = session;
             session = null;
+            phone().work.run(() -> cancelled(over), done -> {}, this::say); // what is just being stored holds it
         }
         setRequestedOrientation(ActivityInfo.SCREEN_ORIENTATION_UNSPECIFIED);
+    }
+
+    private static boolean cancelled(EnrolmentSession over) {
+        over.cancel();
+        return true;
     }
 
     /** What is just being stored is there in a moment; it cannot be half cancelled. */

@@ -4,6 +4,8 @@ import android.app.Activity;
 import android.content.Intent;
 import android.content.pm.PackageManager;
 import android.os.Bundle;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.Locale;
 import mien.app.Extras;
 import mien.app.Limit;
@@ -16,7 +18,10 @@ import mien.app.welcome.WelcomeActivity;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.Status;
+import mien.client.model.Model;
 import mien.client.model.ModelSpec;
+import mien.client.model.Subject;
+import mien.client.wire.Texts;
 
 /** Which fleet, which model with which thresholds and where those come from, what was agreed to, and what this app is. */
 public final class SettingsActivity extends Screen {
@@ -51,13 +56,13 @@ public final class SettingsActivity extends Screen {
             fleet.fact(0, getString(R.string.settings_device), status.deviceId);
             fleet.fact(0, getString(R.string.settings_certificate), Say.day(this, status.certificateEndsMs));
         }
-        work(this::spec, spec -> showModel(status, spec));
+        work(this::model, model -> showModel(status, model));
     }
 
-    /** Returns what is known of the model in use, null where there is none yet. */
-    private ModelSpec spec() {
+    /** Returns the model in use, null where there is none yet. */
+    private Model model() {
         try {
-            return phone().device.recogniser().model.spec;
+            return phone().device.recogniser().model;
         } catch (MienException error) {
             if (error.code() == ErrorCode.NOT_FOUND) {
                 return null;
@@ -66,27 +71,75 @@ public final class SettingsActivity extends Screen {
         }
     }
 
-    private void showModel(Status status, ModelSpec spec) {
-        Rows model = new Rows(findViewById(R.id.settings_model));
-        if (spec == null) {
-            model.fact(R.drawable.icon_open, getString(R.string.model_none), getString(R.string.model_none_text));
+    private void showModel(Status status, Model model) {
+        Rows rows = new Rows(findViewById(R.id.settings_model));
+        if (model == null) {
+            rows.fact(R.drawable.icon_open, getString(R.string.model_none), getString(R.string.model_none_text));
         } else {
-            String id = status.modelId.substring(0, Math.min(SHORT, status.modelId.length()));
-            model.fact(0, getString(R.string.model_version), getString(R.string.model_named, spec.backbone, id));
-            showThresholds(model, spec);
+            String id = model.modelId.substring(0, SHORT);
+            rows.fact(0, getString(R.string.model_version), getString(R.string.model_named, model.spec.backbone, id));
+            showThresholds(rows, model.spec);
+            showGroups(rows, model);
         }
         if (status.joined) {
-            model.way(getString(R.string.model_update), getString(R.string.model_update_text), this::update);
+            rows.way(getString(R.string.model_update), getString(R.string.model_update_text), this::update);
         }
     }
 
-    private void showThresholds(Rows model, ModelSpec spec) {
+    private void showThresholds(Rows rows, ModelSpec spec) {
         if (spec.thresholds.isEmpty()) {
-            model.fact(R.drawable.icon_open, getString(R.string.threshold_none), getString(R.string.threshold_none_text));
+            rows.fact(R.drawable.icon_open, getString(R.string.threshold_none), getString(R.string.threshold_none_text));
         }
         for (ModelSpec.Threshold each : spec.thresholds) {
             String strangers = String.format(Locale.getDefault(), "%,d", Math.round(1 / each.fmr));
-            model.fact(0, getString(R.string.threshold, strangers), getString(R.string.threshold_from, each.dataset));
+            rows.fact(0, getString(R.string.threshold, strangers), getString(R.string.threshold_from, each.dataset));
+        }
+    }
+
+    /** Says whom the model was measured on, and for whom it is not to be relied on. */
+    private void showGroups(Rows rows, Model model) {
+        List<ModelSpec.Group> measured = model.spec.groupsMeasured(model.modelId);
+        List<String> told = new ArrayList<>();
+        List<String> above = new ArrayList<>();
+        for (ModelSpec.Group each : measured) {
+            told.add(Texts.isolated(each.toString()));
+            if (each.isAboveRate) {
+                above.add(Texts.isolated(each.toString()));
+            }
+        }
+        if (!told.isEmpty()) {
+            String among = getString(R.string.measured_groups_text, String.join(", ", told));
+            rows.fact(0, getString(R.string.measured_groups), among);
+        }
+        if (!above.isEmpty()) {
+            String who = getString(R.string.groups_above, String.join(", ", above));
+            rows.fact(R.drawable.icon_open, who, getString(R.string.groups_above_text));
+        }
+        List<String> never = new ArrayList<>();
+        for (Subject subject : Subject.without(measured)) {
+            never.add(getString(sentence(subject)));
+        }
+        never.add(getString(R.string.unmeasured_ageing));
+        never.add(getString(R.string.unmeasured_replays));
+        rows.fact(R.drawable.icon_open, getString(R.string.unmeasured), String.join("; ", never));
+    }
+
+    private static int sentence(Subject subject) {
+        switch (subject) {
+            case CHILDREN:
+                return R.string.unmeasured_children;
+            case YOUNG:
+                return R.string.unmeasured_young;
+            case OLD:
+                return R.string.unmeasured_old;
+            case SEXES:
+                return R.string.unmeasured_sexes;
+            case ORIGINS:
+                return R.string.unmeasured_origins;
+            case RELATIVES:
+                return R.string.unmeasured_relatives;
+            default:
+                return R.string.unmeasured_covers;
         }
     }
 

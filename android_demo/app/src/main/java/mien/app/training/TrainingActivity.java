@@ -14,6 +14,7 @@ import mien.app.Say;
 import mien.app.Screen;
 import mien.client.Status;
 import mien.client.rounds.Journal;
+import mien.client.tasks.Agreement;
 import mien.client.tasks.Disclosure;
 
 /** Whether this phone takes part, what it waits for, what it sent and received, and what it left out and why. */
@@ -61,7 +62,9 @@ public final class TrainingActivity extends Screen {
         sent.fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes));
         sent.fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes));
         if (status.numPrivateSums > 0) {
-            String today = getString(R.string.sums_today, status.numSumsToday, phone().choices.agreement().maxSumsPerDay);
+            Agreement agreed = phone().choices.agreement();
+            String perModel = Say.count(this, R.plurals.limit_sums, agreed.maxSumsPerModel);
+            String today = getString(R.string.sums_today, status.numSumsToday, agreed.maxSumsPerDay, perModel);
             String text = getString(R.string.sums_text) + "\n" + today;
             sent.fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), text);
         }

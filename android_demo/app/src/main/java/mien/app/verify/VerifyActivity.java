@@ -22,8 +22,10 @@ import mien.client.Device;
 import mien.client.MienException;
 import mien.client.enrol.VerifySession;
 import mien.client.people.Decision;
+import mien.client.people.Gallery;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Yuv;
+import mien.client.wire.Texts;
 
 /**
  * Looks at a face and says whose it is, or that it is nobody's who is enrolled; with {@link Extras#PERSON}, whether it is
@@ -126,7 +128,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         switch (step.state) {
             case YES:
                 end();
-                sayYes(getString(R.string.verify_this_is, decision.person.name));
+                sayYes(named(decision));
                 break;
             case NO:
                 end();
@@ -159,6 +161,18 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     }
 
     // Answering
+
+    /** Returns who it is, and what keeps that from being sure. */
+    private String named(Decision found) {
+        StringBuilder others = new StringBuilder();
+        for (Gallery.Person other : found.also) {
+            others.append(others.length() == 0 ? "" : ", ").append(Texts.isolated(other.name));
+        }
+        String name = Texts.isolated(found.person.name);
+        String who =
+                found.also.isEmpty() ? getString(R.string.verify_this_is, name) : getString(R.string.verify_tie, name, others);
+        return found.isAmongTooMany ? who + "\n" + getString(R.string.verify_too_many) : who;
+    }
 
     private void sayYes(CharSequence why) {
         isAnswered = true;

@@ -7,20 +7,26 @@ import static org.junit.Assert.assertTrue;
 
 import android.Manifest;
 import android.app.Activity;
+import android.app.AlertDialog;
 import android.app.Application;
+import android.content.Intent;
 import android.graphics.Bitmap;
 import android.graphics.Color;
+import android.os.Looper;
 import android.view.View;
 import android.widget.CheckBox;
 import android.widget.EditText;
 import java.io.IOException;
+import java.time.Duration;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.app.TinyModel;
+import mien.app.camera.Faces;
 import mien.app.camera.PictureFrameSource;
 import mien.app.camera.Pictures;
 import mien.app.training.TrainingActivity;
 import mien.client.people.Gallery;
+import mien.client.vision.FaceReader;
 import org.junit.After;
 import org.junit.Before;
 import org.junit.Test;
@@ -29,6 +35,8 @@ import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
+import org.robolectric.shadows.ShadowAlertDialog;
+import org.robolectric.shadows.ShadowSystemClock;
 
 /** Enrolling synthetic people before a camera, with the real detector, a real network and a real gallery beneath. */
 public class EnrolTest extends ScreenRunner {
@@ -186,6 +194,63 @@ public class EnrolTest extends ScreenRunner {
         assertNull(camera[0]);
         assertTrue("another name may be tried", screen.findViewById(R.id.enrol_begin).isEnabled());
         drawWhole(screen, "enrol-taken-de-large");
+    }
+
+    /** Enrols Ada, has the camera see her again as Eve, and returns the screen once it asks about that. */
+    private Activity askedAboutEve() throws Exception {
+        FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), phone().device);
+        byte[] crop = reader.look(Pictures.yuv(Pictures.face(ADA, SWEEP[0]), 0).upright(0, false)).crop();
+        phone().device.enrol("Ada", new byte[][] {crop}, false);
+        Activity screen = open().get();
+        begin(screen, "Eve", false);
+        for (int number : SWEEP) {
+            camera[0].look(Pictures.face(ADA, number));
+        }
+        await("it is asked", () -> ShadowAlertDialog.getLatestAlertDialog() != null);
+        assertEquals("nobody is stored before the answer", 1, phone().device.people().size());
+        return screen;
+    }
+
+    @Test
+    public void aFaceThatIsHereIsNamedAndForgotten() throws Exception {
+        Activity screen = askedAboutEve();
+        AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
+        String said = Shadows.shadowOf(asks).getMessage().toString();
+        assertEquals(screen.getString(R.string.enrol_known_text, "Ada"), said);
+        drawDialog(asks, "enrol-known");
+        asks.getButton(AlertDialog.BUTTON_NEGATIVE).performClick();
+        await("it is over", screen::isFinishing);
+        assertEquals(1, phone().device.people().size());
+    }
+
+    @Test
+    @Config(qualifiers = ScreenRunner.GERMAN)
+    public void theOwnersLockEnrolsTwoWhoLookAlike() throws Exception {
+        Activity screen = askedAboutEve();
+        drawDialog(ShadowAlertDialog.getLatestAlertDialog(), "enrol-known-de");
+        lock();
+        ShadowSystemClock.advanceBy(Duration.ofMinutes(2));
+        ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        Intent question = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        assertEquals("android.app.action.CONFIRM_DEVICE_CREDENTIAL", question.getAction());
+        assertEquals("nor before the lock was opened", 1, phone().device.people().size());
+        Shadows.shadowOf(screen).receiveResult(question, Activity.RESULT_OK, null);
+        await("it is stored", () -> isShown(screen, R.id.enrol_end));
+        assertEquals("Eve", phone().device.people().get(1).name);
+    }
+
+    @Test
+    public void whoCannotOpenTheLockEnrolsNobody() throws Exception {
+        Activity screen = askedAboutEve();
+        lock();
+        ShadowSystemClock.advanceBy(Duration.ofMinutes(2));
+        ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        Intent question = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
+        Shadows.shadowOf(screen).receiveResult(question, Activity.RESULT_CANCELED, null);
+        assertTrue(screen.isFinishing());
+        assertEquals(1, phone().device.people().size());
     }
 
     @Test

@@ -18,6 +18,7 @@ import mien.app.Extras;
 import mien.app.Limit;
 import mien.app.R;
 import mien.app.ScreenRunner;
+import mien.app.TinyModel;
 import mien.client.tasks.Agreement;
 import org.junit.Test;
 import org.robolectric.Robolectric;
@@ -122,6 +123,30 @@ public class SettingsTest extends ScreenRunner {
         assertTrue(agreed.countsAttestedPeers);
         assertTrue(Double.isInfinite(agreed.maxEpsilon));
         assertEquals(0, agreed.minPeerAgeDays);
+    }
+
+    @Test
+    public void aModelSaysWhomItWasMeasuredOn() throws IOException {
+        String[] children = {"age", "0-12", "exceeds"};
+        TinyModel.install(phone(), 0.65, children, new String[] {"age", "20-39", "measured"}, new String[] {"age", "60+", "too_small"});
+        Activity screen = opened();
+        assertEquals("Measured among: age 0-12, age 20-39", part(screen, R.id.settings_model, 2, R.id.row_text));
+        assertEquals("Not to be relied on for: age 0-12", part(screen, R.id.settings_model, 3, R.id.row_title));
+        String never = part(screen, R.id.settings_model, 4, R.id.row_text);
+        assertFalse(never, never.contains(screen.getString(R.string.unmeasured_children)));
+        assertTrue(never, never.contains(screen.getString(R.string.unmeasured_old)));
+        drawWhole(screen, "settings-groups");
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN_NIGHT)
+    public void aModelOfWhichNothingIsKnownByGroupsSaysSo() throws IOException {
+        TinyModel.install(phone(), 0.65);
+        Activity screen = opened();
+        assertEquals(screen.getString(R.string.unmeasured), part(screen, R.id.settings_model, 2, R.id.row_title));
+        String never = part(screen, R.id.settings_model, 2, R.id.row_text);
+        assertTrue(never, never.startsWith("Kinder bis 12 Jahre; ") && never.contains("Zwillinge"));
+        drawWhole(screen, "settings-groups-de-night");
     }
 
     @Test

@@ -20,6 +20,8 @@ import android.view.ViewGroup;
 import android.widget.Switch;
 import android.widget.TextView;
 import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.security.GeneralSecurityException;
 import java.time.Duration;
 import java.util.Arrays;
@@ -85,6 +87,19 @@ public class TrainingTest extends ScreenRunner {
         String why = rowText(screen, R.id.training_past, 1);
         assertTrue(why, why.contains("more than you agreed to") && why.contains("less than 16"));
         drawWhole(screen, "training");
+    }
+
+    @Test
+    public void howManySumsThePicturesMayGoIntoFollowsTheOwner() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        Path sums = Files.createDirectories(context().getNoBackupFilesDir().toPath().resolve("mien/sums"));
+        Files.write(sums.resolve("sum-of-a-task"), new byte[] {'?'});
+        String one = rowText(opened(), R.id.training_sent, 2);
+        assertTrue(one, one.contains("of at most 24. Over one model the same pictures go into at most: 1 sum."));
+        phone().choices.demand(Limit.PER_MODEL, 4);
+        phone().choices.demand(Limit.PER_DAY, 96);
+        String more = rowText(opened(), R.id.training_sent, 2);
+        assertTrue(more, more.contains("of at most 96. Over one model the same pictures go into at most: 4 sums."));
     }
 
     @Test

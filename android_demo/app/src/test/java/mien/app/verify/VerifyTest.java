@@ -44,6 +44,7 @@ public class VerifyTest extends ScreenRunner {
     private static final String STRANGER = "asian_0034";
 
     private PictureFrameSource[] camera;
+    private byte[][] crops;
     private int ada;
 
     @Before
@@ -52,7 +53,7 @@ public class VerifyTest extends ScreenRunner {
         Shadows.shadowOf((Application) RuntimeEnvironment.getApplication()).grantPermissions(Manifest.permission.CAMERA);
         TinyModel.install(phone(), 0.65);
         FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), phone().device);
-        byte[][] crops = new byte[ENROLLED.length][];
+        crops = new byte[ENROLLED.length][];
         for (int i = 0; i < crops.length; i++) {
             Look look = reader.look(Pictures.yuv(Pictures.face(ADA, ENROLLED[i]), 0).upright(0, false));
             crops[i] = look.crop();
@@ -109,6 +110,30 @@ public class VerifyTest extends ScreenRunner {
         await("the camera looks again", () -> camera[0].listener != null);
         look(ADA, 1);
         assertEquals("Ja", text(screen, R.id.verify_answer_title));
+    }
+
+    @Test
+    public void whoLooksLikeTwoIsSaidToBeEither() throws Exception {
+        phone().device.enrol("Eve", crops, false, true);
+        VerifyActivity screen = open(0).get();
+        look(ADA, 1);
+        assertEquals(screen.getString(R.string.verify_yes), text(screen, R.id.verify_answer_title));
+        assertEquals(screen.getString(R.string.verify_tie, "Ada", "Eve"), text(screen, R.id.verify_answer_text));
+        draw(screen, "verify-tie");
+    }
+
+    @Test
+    @Config(qualifiers = ScreenRunner.GERMAN, fontScale = 1.6f)
+    public void amongTooManyItIsSaidThatAStrangerMayBeNamed() throws Exception {
+        String modelId = phone().device.gallery.modelId();
+        for (int i = 0; i < 10; i++) { // eleven, at a rate of 0.001 each: more than 1 in 100
+            phone().device.gallery.enrol("Person " + i, crops, new float[8], modelId, 1, false);
+        }
+        VerifyActivity screen = open(0).get();
+        look(ADA, 1);
+        String named = screen.getString(R.string.verify_this_is, "Ada") + "\n" + screen.getString(R.string.verify_too_many);
+        assertEquals(named, text(screen, R.id.verify_answer_text));
+        draw(screen, "verify-too-many-de-large");
     }
 
     @Test
