@@ -6,6 +6,7 @@ Coordinator and registrar together could show two histories; with a witness that
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,7 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.keys.note_keys import log_signer
 from coordinator.registrar.home import RegistrarHome
 from coordinator.registrar.public_witness import WitnessHome
+from device_sdk.device import Device
 from device_sdk.rounds.events import Event, Listener, Transfer
 from device_sdk.rounds.participate import Counted
 from mien.errors import UnreachableError
@@ -71,6 +73,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield Site(fleet, folder, listen, keys[0])
 
 
+def until_taken(phone: Device) -> None:
+    """Update a phone, again and again: a witness that was silent is asked at pauses."""
+    end = time.monotonic() + 240
+    while True:
+        try:
+            phone.update()
+        except UnreachableError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+        else:
+            return
+
+
 def test_phones_wait_for_a_further_witness_and_train_on_what_it_cosigned(site: Site) -> None:
     # 0. Without the witness a phone does not take a release over either.
     with site.fleet.open("early") as early:
@@ -78,6 +93,8 @@ def test_phones_wait_for_a_further_witness_and_train_on_what_it_cosigned(site: S
         with pytest.raises(UnreachableError, match=r"1 of the 1 further witnesses .* with this release"):
             early.update()
     with witness_process(site.witness, site.listen):
+        with site.fleet.open("early") as early:
+            until_taken(early)
         phones = [site.fleet.phone(f"phone{n}", "witnessed", IDENTITIES[n], tell=site.listener(n)) for n in range(2)]
     before = [phone.log_files.last() for phone in phones]
     assert {str(phone.identity.quorum.keys[0]) for phone in phones} == {str(site.key)}
