@@ -47,7 +47,11 @@ def similarity(source: Points, target: Points) -> NDArray[np.float64]:
 
 def roll_deg(landmarks: Points) -> float:
     """Return by how many degrees a face with these landmarks (5, 2) leans clockwise; errors as `similarity`."""
-    matrix = similarity(landmarks, FaceInputSpec().template)
+    return lean_deg(similarity(landmarks, FaceInputSpec().template))
+
+
+def lean_deg(matrix: NDArray[np.float64]) -> float:
+    """Return by how many degrees what a similarity (2, 3) sets upright leans clockwise."""
     return -math.degrees(math.atan2(matrix[1, 0], matrix[0, 0]))
 
 

