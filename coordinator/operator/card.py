@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 
 from coordinator.operator.disclosure import disclosures
@@ -65,7 +66,7 @@ class ModelCard:
     origin: str
     evaluations: tuple[EvaluationRecord, ...] = field(repr=False)
 
-    @property
+    @cached_property
     def records(self) -> list[dict[str, Any]]:
         """Measurements of faces, the newest of each protocol, data set and attributes, in the order of their making."""
         newest: dict[tuple[str, ...], dict[str, Any]] = {}
