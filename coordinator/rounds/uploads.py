@@ -116,15 +116,34 @@ class Uploads:
 
     async def status(self, device_id: DeviceId, name: RoundRef) -> UploadProgress:
         """Return a device's progress; raises LateError when the round is over without its contribution."""
+        try:
+            return await self._progress(device_id, name)
+        except (LateError, RateLimitedError):
+            kept = await self._counted(device_id, name)
+            if kept is None:
+                raise
+            return UploadProgress(kept.blob.size_bytes, is_accepted=True)
+
+    async def _progress(self, device_id: DeviceId, name: RoundRef) -> UploadProgress:
         target, record = await self._desk.locate(device_id, name)
-        upload = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
-        if upload is not None and upload.is_committed and record.stage is not Stage.ABORTED:
-            return UploadProgress(upload.blob.size_bytes, is_accepted=True)
         self._check_open(target, record, device_id)
+        await self._give_way((record.id, device_id))
+        upload = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
         if upload is None:
             return UploadProgress(0, is_accepted=False)
-        await self._give_way((record.id, device_id))
+        if upload.is_committed:
+            return UploadProgress(upload.blob.size_bytes, is_accepted=True)
         return UploadProgress(await self.threads.run(self._stored_bytes, record.id, device_id), is_accepted=False)
+
+    async def _counted(self, device_id: DeviceId, name: RoundRef) -> UploadRecord | None:
+        """Return a device's contribution where it counts, None where it does not.
+
+        Asked after the round refused a call, not before: another connection of the device may have brought the
+        contribution, and it the end of the round, while this one waited.
+        """
+        _, record = await self._desk.locate(device_id, name)
+        kept = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
+        return kept if kept is not None and kept.is_committed and record.stage is not Stage.ABORTED else None
 
     def _stored_bytes(self, round_id: RoundId, device_id: DeviceId) -> int:
         """Return what is in a spool file, once that is on stable storage."""
@@ -149,21 +168,24 @@ class Uploads:
         is missing or does not hold, LayoutMismatchError for another length, ReplayError for other bytes than were
         announced before, OffsetError for a gap, CorruptDataError and NonFiniteError for bytes that cannot be counted.
         """
+        try:
+            return await self._receive(device_id, name, announced, masked, pieces)
+        except (LateError, RateLimitedError):
+            kept = await self._counted(device_id, name)
+            if kept is None:
+                raise
+            return UploadProgress(kept.agreeing(announced).blob.size_bytes, is_accepted=True)
+
+    async def _receive(
+        self, device_id: DeviceId, name: RoundRef, announced: BlobId, masked: bytes, pieces: AsyncIterator[UploadPiece]
+    ) -> UploadProgress:
         target, record = await self._desk.locate(device_id, name)
         await self._give_way((record.id, device_id))
-        upload = UploadRecord(record.id, device_id, announced, is_committed=False)
-        try:
-            target = self._check_open(target, record, device_id)
-        except (LateError, RateLimitedError):
-            kept = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
-            if kept is None or not kept.is_committed or record.stage is Stage.ABORTED:
-                raise
-        else:
-            _check_form(target, announced, masked)
-            kept = await self._announce(upload)
+        target = self._check_open(target, record, device_id)
+        _check_form(target, announced, masked)
+        kept = await self._announce(UploadRecord(record.id, device_id, announced, is_committed=False))
         if kept.agreeing(announced).is_committed:
             return UploadProgress(announced.size_bytes, is_accepted=True)
-        assert target is not None, "checked above"
         step = StepRecord(device_id, Stage.UPLOAD, masked) if masked else None
         arrival = _Arrival(self, target, record, device_id, announced, pieces, step)
         return await self._alone((record.id, device_id), arrival)
@@ -241,6 +263,12 @@ def _put_off(silence: asyncio.Timeout, idle_s: float) -> None:
         silence.reschedule(now + idle_s)
 
 
+def _close(opened: asyncio.Future[SpoolFile]) -> None:
+    """Close a file that nobody waits for any more."""
+    if not opened.cancelled() and opened.exception() is None:
+        opened.result().close()
+
+
 class _Arrival:
     """One contribution on its way from a stream to the sum."""
 
@@ -263,7 +291,12 @@ class _Arrival:
         self.is_complete = False
 
     async def run(self, idle_s: float) -> UploadProgress:
-        file = await self._threads.run(self._open)
+        opening = self._threads.start(self._open)
+        try:
+            file = await held(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close)
+            raise
         try:
             await self._receive(file, idle_s)
             if file.received_bytes < self._announced.size_bytes:
@@ -280,8 +313,12 @@ class _Arrival:
         """Return the spool file, with what it holds already judged; a masked vector is read once it is complete."""
         spool = self._uploads.stores.spool
         file = spool.open(self._record.id, self._device_id, is_read_soon=self._step is not None)
-        for piece in file.pieces():
-            self._check.update(piece)
+        try:
+            for piece in file.pieces():
+                self._check.update(piece)
+        except BaseException:
+            file.close()
+            raise
         return file
 
     async def _receive(self, file: SpoolFile, idle_s: float) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,17 +19,23 @@ from coordinator.home.config import EvaluationSets
 from coordinator.release.gates_worker import Gatekeeper
 from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings
-from coordinator.rounds.spool import Spool
+from coordinator.rounds.spool import Spool, SpoolFile
 from coordinator.rounds.states import ServerStates
 from coordinator.rounds.task import TaskSettings
-from coordinator.rounds.uploads import Uploads
+from coordinator.rounds.uploads import UploadProgress, Uploads
 from coordinator.store.blobs import BlobStore
 from coordinator.store.database import sqlite_url
 from coordinator.store.sealing import MasterKey
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.contribution import Total
-from mien.errors import ConfigError, DiskFullError, UnavailableError, UnreachableError
+from mien.errors import (
+    ConfigError,
+    DiskFullError,
+    ReplayError,
+    UnavailableError,
+    UnreachableError,
+)
 from mien.methods import METHODS
 from mien.methods.base import IN_TOTAL, Property, ServerState
 from mien.protocol.canonical import model_to_json, parse_json
@@ -78,6 +85,21 @@ class FaultyStore(Store):
     """A database that is away when it is told to be."""
 
     faults: Faults
+    holds: Sequence[Callable[[], object]] = ()
+
+    def announce_uploads(self, *arguments: Any) -> Any:
+        """Announce uploads; the answer may be held up."""
+        return self._held_up(super().announce_uploads(*arguments))
+
+    def upload(self, *arguments: Any) -> Any:
+        """Return an announcement; the answer may be held up."""
+        return self._held_up(super().upload(*arguments))
+
+    def _held_up(self, answer: Any) -> Any:
+        if self.holds:
+            hold, *self.holds = self.holds
+            hold()
+        return answer
 
     def candidate(self, *arguments: Any) -> Any:
         """Return a task's candidate."""
@@ -137,23 +159,31 @@ class Rounds:
         await asyncio.gather(*(self._device(name * 32, number) for name in names))
 
     async def _device(self, device_id: str, number: int) -> None:
-        assigned: Any = None
-        while not isinstance(assigned, Assigned):
-            assigned = await self.engine.check_in(Caller(device_id, "p"), limit_s=0.2)
+        assigned = await self.assigned(device_id)
         assert assigned.name.round == number
         await self.engine.report_trained(device_id, assigned.name)
         async for news in self.engine.follow(device_id, assigned.name):
             if news.stage is Stage.UPLOAD:
                 break
-        sent = contribution(assigned.plan.task, number, int(device_id, 16))
+        await self.send(device_id, assigned, contribution(assigned.plan.task, number, int(device_id, 16)))
+        async for news in self.engine.follow(device_id, assigned.name):
+            assert news.stage is not Stage.ABORTED
+
+    async def assigned(self, device_id: str) -> Assigned:
+        """Check in until there is work."""
+        found: Any = None
+        while not isinstance(found, Assigned):
+            found = await self.engine.check_in(Caller(device_id, "p"), limit_s=0.2)
+        return found
+
+    async def send(self, device_id: str, assigned: Assigned, sent: bytes) -> UploadProgress:
+        """Upload a contribution in one piece."""
 
         async def pieces() -> AsyncIterator[UploadPiece]:
             yield UploadPiece(None, 0, memoryview(sent))
 
         blob = BlobId(hashlib.sha256(sent).hexdigest(), len(sent))
-        await self.uploads.receive(device_id, assigned.name, blob, b"", pieces())
-        async for news in self.engine.follow(device_id, assigned.name):
-            assert news.stage is not Stage.ABORTED
+        return await self.uploads.receive(device_id, assigned.name, blob, b"", pieces())
 
     def task(self, task_id: str) -> TaskRecord:
         """Return a task as it is on disk."""
@@ -324,6 +354,86 @@ def test_after_a_restart_the_last_rounds_devices_hear_how_it_ended(tmp_path: Pat
             await again.stop()
 
     run(story())
+
+
+@pytest.mark.parametrize("ask", ["receive", "status"])
+def test_who_asks_while_the_same_contribution_ends_the_round_hears_that_it_counts(tmp_path: Path, ask: str) -> None:
+    """A device's second connection waits for the database while its first one brings the last contribution."""
+    is_announced, goes_on, is_whole = threading.Event(), threading.Event(), threading.Event()
+
+    def hold_the_first() -> None:
+        is_announced.set()
+        assert goes_on.wait(60)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            await house.submit(rounds=1)
+            found = await asyncio.gather(*(house.assigned(name * 32) for name in "de"))
+            sent = [contribution(assigned.plan.task, number) for number, assigned in enumerate(found)]
+            for name in "de":
+                await house.engine.report_trained(name * 32, found[0].name)
+            await house.send("d" * 32, found[0], sent[0])
+            store: Any = house.stores.store
+            store.holds = [hold_the_first, lambda: is_whole.wait(60)]
+            first = asyncio.create_task(house.send("e" * 32, found[1], sent[1]))
+            await until(is_announced.is_set)
+            if ask == "receive":
+                second = asyncio.create_task(house.send("e" * 32, found[1], sent[1]))
+            else:
+                second = asyncio.create_task(house.uploads.status("e" * 32, found[1].name))
+            await asyncio.sleep(0.1)
+            goes_on.set()
+            await until(lambda: any(arrival.is_complete for arrival, _ in house.uploads._active.values()))
+            is_whole.set()
+            answers = await asyncio.gather(first, second)
+            assert [answer.received_bytes for answer in answers] == [len(sent[1])] * 2
+            assert answers[0].is_accepted
+            assert answers[1].is_accepted or ask == "status"  # it may have asked before the commit
+            with pytest.raises(ReplayError):
+                await house.send("e" * 32, found[1], contribution(found[1].plan.task, 7))
+
+    run(story())
+
+
+def test_an_upload_that_is_cut_while_its_file_opens_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_open, goes_on = threading.Event(), threading.Event()
+    opened: list[SpoolFile] = []
+    closed: list[SpoolFile] = []
+    close = SpoolFile.close
+
+    def noting(file: SpoolFile) -> None:
+        close(file)
+        closed.append(file)
+
+    monkeypatch.setattr(SpoolFile, "close", noting)
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            await house.submit(rounds=1)
+            found = await asyncio.gather(*(house.assigned(name * 32) for name in "de"))
+            for name in "de":
+                await house.engine.report_trained(name * 32, found[0].name)
+            spool = house.stores.spool
+
+            def slowly(*arguments: Any, **named: Any) -> Any:
+                opened.append(Spool.open(spool, *arguments, **named))
+                is_open.set()
+                assert goes_on.wait(60)
+                return opened[-1]
+
+            monkeypatch.setattr(spool, "open", slowly)
+            sending = asyncio.create_task(house.send("d" * 32, found[0], contribution(found[0].plan.task, 1)))
+            await until(is_open.is_set)
+            sending.cancel()
+            await asyncio.sleep(0)
+            goes_on.set()
+            await asyncio.gather(sending, return_exceptions=True)
+            await until(lambda: closed == opened)
+
+    run(story())
+    assert len(opened) == 1
 
 
 def test_who_follows_a_round_whose_runner_fell_is_told_to_follow_it_again(tmp_path: Path) -> None:
