@@ -16,7 +16,7 @@ remembered, and the next checkpoint has to go on from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -107,11 +107,11 @@ class LogFiles:
         """Keep evidence behind what there is; the first pieces stay, or a liar could push them out.
 
         A piece that is larger than any honest one is kept without what the coordinator sent, which says nothing true.
-        Where it showed nothing, `why` is its own words: other words are no other lie, and half of the room is left for
-        what it signed.
+        Where it signed nothing, what it showed and `why` are its own words: other words are no other lie, and half of
+        the room is left for what it signed.
         """
-        found, is_bare = self.evidence(), evidence["shown"] is None
-        bare = [each for each in found if each.get("shown") is None]
+        found, is_bare = self.evidence(), not _is_signed(evidence)
+        bare = [each for each in found if not _is_signed(each)]
         of_it = [each for each in (bare if is_bare else found) if each["statement"] == evidence["statement"]]
         is_known = any(is_bare or each["why"] == evidence["why"] for each in of_it)
         if not is_known and len(found) < MAX_EVIDENCE and not (is_bare and len(bare) >= MAX_EVIDENCE // 2):
@@ -144,6 +144,17 @@ class LogFiles:
                 aside = self.evidence_path.rename(next(name for name in names if not name.exists()))
             self.path.unlink(missing_ok=True)
         return aside
+
+
+def _is_signed(evidence: Mapping[str, Any]) -> bool:
+    """True where a log's key signed what was shown, so that somebody else can hold it against its owner."""
+    try:
+        shown = evidence["shown"]
+        note = Note.parse(shown["note"])
+        note.check(log_key(bytes.fromhex(shown["log_key"]), Checkpoint.parse(note.text).origin))
+    except (MienError, KeyError, TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True)

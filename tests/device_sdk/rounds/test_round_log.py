@@ -279,6 +279,17 @@ def test_empty_answers_leave_room_for_what_a_liar_signed(phone: Phone, coordinat
     assert phone.files.evidence()[-1]["shown"] is not None
 
 
+def test_unsigned_notes_leave_room_for_what_a_liar_signed(phone: Phone, coordinator: Coordinator) -> None:
+    forged = replace(coordinator, signer=NoteSigner(SIGNER.key, Ed25519PrivateKey.generate()))
+    for number in range(2 * MAX_EVIDENCE):
+        with pytest.raises(TransparencyError):
+            phone.check(forged, statement(number, "b"))
+    assert len(phone.files.evidence()) == MAX_EVIDENCE // 2
+    with pytest.raises(TransparencyError):
+        phone.check(coordinator, statement(2, "c"))
+    assert phone.files.evidence()[-1]["statement"] == statement(2, "c").data.decode()
+
+
 def test_a_lie_of_any_length_is_kept_and_read_again(phone: Phone, coordinator: Coordinator) -> None:
     class Verbose:
         def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:

@@ -7,6 +7,7 @@ import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.log.Note;
+import mien.client.log.NoteKey;
 import mien.client.store.Folder;
 import mien.client.store.Vault;
 import mien.client.wire.Bytes;
@@ -73,8 +74,9 @@ public final class LogFiles {
     }
 
     /**
-     * Keeps evidence behind what there is: the first pieces stay, or a liar could push them out. Where it showed nothing,
-     * "why" is its own words: other words are no other lie, and half of the room is left for what it signed.
+     * Keeps evidence behind what there is: the first pieces stay, or a liar could push them out. Where it signed nothing,
+     * what it showed and "why" are its own words: other words are no other lie, and half of the room is left for what it
+     * signed.
      */
     synchronized void accuse(Map<String, Object> evidence) {
         List<Object> kept;
@@ -84,15 +86,16 @@ public final class LogFiles {
             putAside();
             kept = new ArrayList<>();
         }
-        boolean isBare = evidence.get("shown") == null;
+        boolean isBare = !isSigned(evidence);
         int bare = 0;
         for (Object each : kept) {
             Map<?, ?> piece = (Map<?, ?>) each;
-            boolean isAlike = isBare ? piece.get("shown") == null : evidence.get("why").equals(piece.get("why"));
+            boolean isBareToo = !isSigned(piece);
+            boolean isAlike = isBare ? isBareToo : evidence.get("why").equals(piece.get("why"));
             if (isAlike && evidence.get("statement").equals(piece.get("statement"))) {
                 return;
             }
-            bare += piece.get("shown") == null ? 1 : 0;
+            bare += isBareToo ? 1 : 0;
         }
         if (isBare && bare >= MOST_PIECES / 2) {
             return;
@@ -101,6 +104,21 @@ public final class LogFiles {
         byte[] all = Bytes.utf8(Json.write(kept));
         if (kept.size() <= MOST_PIECES && all.length <= MOST_BYTES) {
             home.write(EVIDENCE, all);
+        }
+    }
+
+    /** True where a log's key signed what was shown, so that somebody else can hold it against its owner. */
+    private static boolean isSigned(Map<?, ?> piece) {
+        if (!(piece.get("shown") instanceof Map)) {
+            return false;
+        }
+        Map<?, ?> shown = (Map<?, ?>) piece.get("shown");
+        try {
+            Note note = new Note(String.valueOf(shown.get("note")));
+            note.check(NoteKey.ofLog(Bytes.unhex(String.valueOf(shown.get("log_key"))), note.origin));
+            return true;
+        } catch (MienException | IllegalArgumentException unsigned) {
+            return false;
         }
     }
 

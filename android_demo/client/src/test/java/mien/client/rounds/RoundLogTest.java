@@ -267,6 +267,23 @@ public class RoundLogTest {
     }
 
     @Test
+    public void unsignedNotesLeaveRoomForWhatALiarSigned() {
+        Vectors forked = look("a forked log");
+        see(files, forked.at("seen"));
+        RoundLog.Prover forging =
+                size -> proof(forked, size).toBuilder().setLogKey(ByteString.copyFrom(new byte[32])).build();
+        NoteKey witness = NoteKey.parse(file.at("witness_key").text());
+        RoundLog log = new RoundLog(witness, Quorum.NONE, files, () -> true, clock());
+        for (int lie = 0; lie < 30; lie++) {
+            String told = entry.replace("\"round\":3", "\"round\":" + (100 + lie));
+            Raised.by(ErrorCode.TRANSPARENCY, "evidence is kept", () -> log.check(forging, ref, told, () -> {}));
+        }
+        assertEquals(10, files.lies().size());
+        Raised.by(ErrorCode.TRANSPARENCY, "a fork", () -> check(files, forked));
+        assertEquals(11, files.lies().size());
+    }
+
+    @Test
     public void whatALiarSendsInPlentyIsNotKept() {
         char[] much = new char[900_000];
         Arrays.fill(much, '\u2014');
