@@ -60,7 +60,8 @@ class Agreement:
     `max_epsilon`: the most that all sums together may tell, None without limit. `max_sums_per_model`,
     `max_sums_per_day`: into how many sums without phones' own noise the same images go. `min_peer_age_days`: only
     devices that the registrar admitted so long ago count towards `min_cohort`, 0 for all; with `count_attested_peers`
-    younger ones too whose hardware attested their key. `person`: whose images train, if not those of everybody who
+    younger ones too whose hardware attested their key. `outside_methods`: methods of packages other than Mien, by name,
+    whose code may train on these images. `person`: whose images train, if not those of everybody who
     agreed.
     """
 
@@ -74,6 +75,7 @@ class Agreement:
     max_sums_per_day: int = 24
     min_peer_age_days: int = 0
     count_attested_peers: bool = False
+    outside_methods: tuple[str, ...] = ()
     person: str = ""
 
     def __post_init__(self) -> None:
@@ -121,13 +123,33 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
         )
 
 
+def is_agreed(method: Method, agreement: Agreement) -> bool:
+    """True where the owner lets this device take part in tasks of this method at all."""
+    return _is_trusted(method, agreement) and _may_measure(method, agreement)
+
+
 def check_kind(method: Method, task: TaskSpec, agreement: Agreement) -> None:
-    """Raise ConfigError for a task that measures models where the owner lets this device train only."""
-    if not method.trains and not agreement.allow_evaluation:
+    """Raise ConfigError for a task of a method in which the owner does not let this device take part, saying why."""
+    if not _is_trusted(method, agreement):
+        raise ConfigError(
+            f"task {task.name!r} trains by {method.name!r}, a method that another package brought; this device agrees "
+            f'to Mien\'s own. If that is your wish: participation.outside_methods = ["{method.name}"] in its settings'
+        )
+    if not _may_measure(method, agreement):
         raise ConfigError(
             f"task {task.name!r} measures models on the pictures here and sends sums of scores; this device is not to. "
             "If that is your wish: --evaluation"
         )
+
+
+def _is_trusted(method: Method, agreement: Agreement) -> bool:
+    from mien.methods.registry import is_outside  # loads every method, which settings alone need not
+
+    return not is_outside(method) or method.name in agreement.outside_methods
+
+
+def _may_measure(method: Method, agreement: Agreement) -> bool:
+    return method.trains or agreement.allow_evaluation
 
 
 def _check_sums(task: TaskSpec, agreement: Agreement) -> None:

@@ -32,6 +32,7 @@ from device_sdk.rounds.disclosure import (
     Agreement,
     check_agreed,
     check_kind,
+    is_agreed,
 )
 from device_sdk.rounds.events import Event, Listener, transfer
 from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
@@ -239,7 +240,7 @@ class Participant:
             return self._finish(pending)
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
-        methods = [name for name, method in METHODS.items() if method.trains or self.agreement.allow_evaluation]
+        methods = [name for name, method in METHODS.items() if is_agreed(method, self.agreement)]
         answer = self.client.check_in(
             self.abilities.backbones,
             min_cohort=self.agreement.min_cohort,

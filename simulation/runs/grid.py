@@ -250,7 +250,10 @@ def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None)
     from simulation.runs.records import RunFolder
     from simulation.runs.run import run_experiment
 
-    spec = with_changes(from_mapping(RunSpec, job.settings["experiment"]), seed=job.seed)
+    spec = from_mapping(RunSpec, job.settings["experiment"])
+    if spec.code is not None:
+        spec.code.enter()
+    spec = with_changes(spec, seed=job.seed)
     folder = runs / run_name(job.row, job.seed)
     going_on = RunFolder(folder).experiment.is_file()
     write = TensorBoard.watching(events / folder.name) if events else None

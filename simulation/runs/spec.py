@@ -20,15 +20,19 @@ A run writes one JSON record a round and, sealed under a key of its own folder, 
 
 from __future__ import annotations
 
+import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
-from mien.methods import find_method
+from mien.methods.base import Method
+from mien.methods.registry import METHODS, OUTSIDE_GROUP, enter, find_method
 from mien.records import from_mapping, parse_toml, to_mapping
 from mien.specs import TaskSpec
 from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
@@ -60,6 +64,59 @@ class ModelSource:
             raise ConfigError(f"model.dim is {self.dim}; it must lie between 1 and {MAX_DIM}")
         if not 0 <= self.seed <= MAX_SEED:
             raise ConfigError(f"model.seed is {self.seed}; it must lie between 0 and {MAX_SEED}")
+
+
+@dataclass(frozen=True)
+class CodeSource:
+    """A method's file, the attribute that is the method, and the file's SHA-256.
+
+    Its code runs where an experiment's file names it and in that run's workers; to read a run's records runs none.
+    """
+
+    path: str
+    attribute: str
+    sha256: str
+
+    @classmethod
+    def of(cls, named: str, folder: Path) -> CodeSource:
+        """Return the source of a method that is named FILE.py:ATTRIBUTE, the file as seen from `folder`.
+
+        Raises NotFoundError where there is no such file.
+        """
+        path, _, attribute = named.rpartition(":")
+        file = (folder / path).absolute()
+        if not file.is_file():
+            raise NotFoundError(f"task.method is {named!r}, and there is no file {file}")
+        return cls(str(file), attribute, hashlib.sha256(file.read_bytes()).hexdigest())
+
+    def enter(self) -> str:
+        """Run the file, make its method known in this process, and return the method's name.
+
+        Raises ConfigError where the file changed meanwhile, does not run, or has no such method.
+        """
+        if self not in _ENTERED:
+            method = getattr(self._module(), self.attribute, None)
+            if method is None:
+                raise ConfigError(f"{self.path} has no {self.attribute!r}; name the attribute that is the method")
+            enter(method)
+            _ENTERED[self] = method.name
+        return _ENTERED[self]
+
+    def _module(self) -> ModuleType:
+        code = Path(self.path).read_bytes() if Path(self.path).is_file() else b""
+        if hashlib.sha256(code).hexdigest() != self.sha256:
+            raise ConfigError(f"{self.path} changed since this run began, or is gone; begin a new run with --out")
+        module = ModuleType(f"mien_outside_{self.sha256[:16]}")
+        module.__file__ = self.path
+        sys.modules[module.__name__] = module  # where dataclasses look their annotations up
+        try:
+            exec(compile(code, self.path, "exec"), module.__dict__)  # noqa: S102 - the researcher's own code
+        except Exception as error:
+            raise ConfigError(f"{self.path} does not run: {type(error).__name__}: {error}") from error
+        return module
+
+
+_ENTERED: Final[dict[CodeSource, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -96,7 +153,7 @@ class RunSpec:
     `control` "public_only" leaves the phones' own pictures out of their training: what is gained then is no merit of
     theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
     no result, and `precision` in what a GPU multiplies. `sums` "ring" adds up as secure aggregation does, with the
-    clips, rounding and noise of the task, which differential privacy needs.
+    clips, rounding and noise of the task, which differential privacy needs. `code` is the file of one's own method.
     """
 
     name: str
@@ -111,11 +168,27 @@ class RunSpec:
     partition: PartitionSpec = field(default_factory=PartitionSpec)
     task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
     evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
+    code: CodeSource | None = None
 
     def __post_init__(self) -> None:
         if not self.faces:
             raise ConfigError("the experiment has no faces; add a table [[faces]]")
-        method = find_method(self.task.method)
+        if self.task.method in METHODS or self.code is None:  # else these are the records of a run, to be read
+            self._check_method(find_method(self.task.method))
+        if self.code is not None and self.engine == "cluster":
+            raise ConfigError(
+                "engine is 'cluster', whose machines do not have the file that task.method names; install the method "
+                f"there as a package with an entry point in {OUTSIDE_GROUP!r}, or choose another engine"
+            )
+        if self.sums == "exact" and self.task.privacy.dp.is_on:
+            raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
+        if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
+            raise ConfigError(
+                "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
+                "true where they are that, or leave map out"
+            )
+
+    def _check_method(self, method: Method) -> None:
         try:
             from_mapping(method.options, self.task.options, where="task.options.")
         except ConfigError as error:
@@ -130,13 +203,6 @@ class RunSpec:
             raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
         if self.control == "public_only" and not needs_public:
             raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
-        if self.sums == "exact" and self.task.privacy.dp.is_on:
-            raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
-        if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
-            raise ConfigError(
-                "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
-                "true where they are that, or leave map out"
-            )
 
     @property
     def has_nobody(self) -> bool:
@@ -175,21 +241,42 @@ def from_data(data: Mapping[str, Any]) -> RunSpec:
     return from_mapping(RunSpec, data)
 
 
+def with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return plain data whose task.method FILE.py:ATTRIBUTE became a method's name, with its `code`, which ran.
+
+    That is an experiment, or a sweep's case with its fields by path. Raises as `CodeSource`.
+    """
+    task = data.get("task")
+    named = task.get("method") if isinstance(task, dict) else data.get("task.method")
+    if not isinstance(named, str) or ".py:" not in named:
+        return data
+    code = CodeSource.of(named, folder)
+    name = code.enter()
+    method = {"task": {**task, "method": name}} if isinstance(task, dict) else {"task.method": name}
+    return {**data, **method, "code": to_mapping(code)}
+
+
 def load(path: Path) -> RunSpec:
     """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
     return from_data(load_data(path)[0])
 
 
 def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return an experiment's file as `parse_data` does; raises NotFoundError where there is none."""
+    """Return an experiment's file as `parse_data` does, methods of files named by it entered.
+
+    Raises NotFoundError where there is none, and as `with_code`.
+    """
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name an experiment's TOML file")
     if path.stat().st_size > MAX_TOML_BYTES:
         raise ConfigError(f"{path} has more than {MAX_TOML_BYTES} bytes; it is no experiment")
     try:
-        return parse_data(path.read_text(encoding="utf-8"))
+        data, table = parse_data(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
+    if isinstance(cases := table.get("cases"), list):
+        table["cases"] = [with_code(each, path.parent) if isinstance(each, dict) else each for each in cases]
+    return with_code(data, path.parent), table
 
 
 @dataclass(frozen=True)

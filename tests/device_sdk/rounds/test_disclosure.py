@@ -14,6 +14,7 @@ from device_sdk.rounds.disclosure import (
     check_agreed,
     check_kind,
     disclosure,
+    is_agreed,
     measuring_disclosure,
     summing_disclosure,
 )
@@ -26,6 +27,7 @@ from mien.methods.federated_evaluation import FEDERATED_EVALUATION, privacy_of
 from mien.methods.statistics import STATISTICS
 from mien.protocol.rounds import Role
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
+from tests.examples.by_path import example
 
 SUMS = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss_before", 1), Lane("delta", 1_250_000)))
 CLEAR = ContributionLayout(SUMS.summed, (Lane("class_embedding", 192),))
@@ -225,3 +227,16 @@ class TestSummingStatistics:
         small = replace(self.summing, privacy=replace(self.summing.privacy, min_cohort=8))
         with pytest.raises(ConfigError, match="sums over 8 devices; this device agrees to 16 or more"):
             check_agreed(small, self.layout, Agreement(allow_reveal=frozenset({"class_moment"})))
+
+
+def test_another_packages_method_needs_the_owners_word() -> None:
+    method = example("my_method").FEDADAM
+    with pytest.raises(ConfigError, match=r"another package brought.*outside_methods = \[\"fedadam\"\]"):
+        check_kind(method, task(), Agreement())
+    named = Agreement(outside_methods=("fedadam",))
+    check_kind(method, task(), named)
+    assert (is_agreed(method, named), is_agreed(method, Agreement()), is_agreed(FEDAVG, Agreement())) == (
+        True,
+        False,
+        True,
+    )

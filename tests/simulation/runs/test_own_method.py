@@ -1,0 +1,152 @@
+"""A method in a researcher's own file: it runs, in workers too; its records are read without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mien.errors import ConfigError, NotFoundError
+from mien.methods import registry
+from simulation.pages.run_page import write_run
+from simulation.runs import spec as specs
+from simulation.runs.grid import load_sweep, run_sweep
+from simulation.runs.records import RunFolder
+from simulation.runs.run import run_experiment
+from simulation.runs.spec import load
+from tests.examples.by_path import EXAMPLES
+
+TOML = """
+name = "mine"
+[[faces]]
+kind = "shipped"
+[model]
+source = "new"
+backbone = "mobilefacenet_folded"
+dim = 128
+[partition]
+clients = 3
+test = 6
+[task]
+method = "mine.py:FEDADAM"
+rounds = 1
+trainable = ["embedding.*"]
+[task.cohort]
+size = 3
+min_reports = 3
+[task.privacy]
+min_cohort = 3
+[task.options]
+beta1 = 0.5
+[evaluation]
+replicates = 100
+"""
+
+
+@pytest.fixture
+def forget() -> Iterator[object]:
+    """Forget, afterwards and when called, the methods that tests entered."""
+    known = dict(registry._known)
+
+    def back() -> None:
+        registry._known.clear()
+        registry._known.update(known)
+        specs._ENTERED.clear()
+
+    yield back
+    back()
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, forget: object) -> Path:
+    """Return an experiment whose method lies beside it."""
+    (tmp_path / "mine.py").write_text((EXAMPLES / "my_method.py").read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "mine.toml").write_text(TOML)
+    return tmp_path / "mine.toml"
+
+
+def quiet(_text: str) -> None:
+    """Say nothing."""
+
+
+def test_it_runs_and_its_records_are_read_without_its_code(experiment: Path, forget: object) -> None:
+    spec = load(experiment)
+    assert spec.task.method == "fedadam"
+    out = experiment.parent / "out"
+    run_experiment(spec, out, experiment.parent, tell=quiet)
+    experiment.with_name("mine.py").unlink()
+    assert callable(forget)
+    forget()
+    kept = RunFolder(out).spec()
+    assert len(RunFolder(out).records()) == 1
+    assert kept == spec
+    assert "fedadam" in write_run(out).read_text(encoding="utf-8")
+    assert "fedadam" not in registry.METHODS
+
+
+def test_a_run_does_not_go_on_with_changed_code(experiment: Path, forget: object) -> None:
+    spec = load(experiment)
+    assert callable(forget)
+    forget()
+    with experiment.with_name("mine.py").open("a") as file:
+        file.write("# another thought\n")
+    assert spec.code is not None
+    with pytest.raises(ConfigError, match="changed since this run began"):
+        spec.code.enter()
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("1 / 0\n", "does not run: ZeroDivisionError"),
+        ("def (\n", "does not run: SyntaxError"),
+        ("X = 1\n", "has no 'FEDADAM'"),
+        ("FEDADAM = 3\n", "is no mien.methods.base.Method"),
+    ],
+)
+def test_what_is_wrong_with_the_file_is_said(experiment: Path, code: str, says: str) -> None:
+    experiment.with_name("mine.py").write_text(code)
+    with pytest.raises(ConfigError, match=says):
+        load(experiment)
+
+
+def test_a_file_that_is_not_there_is_named(experiment: Path) -> None:
+    experiment.with_name("mine.py").unlink()
+    with pytest.raises(NotFoundError, match=r"there is no file .*mine\.py"):
+        load(experiment)
+
+
+def test_its_options_are_checked_as_any_method_s(experiment: Path) -> None:
+    experiment.write_text(TOML.replace("beta1 = 0.5", "beta3 = 0.5"))
+    with pytest.raises(ConfigError, match=r"task\.options\.beta3"):
+        load(experiment)
+
+
+def test_other_machines_are_refused_a_file_of_this_one(experiment: Path) -> None:
+    experiment.write_text('engine = "cluster"\n' + TOML)
+    with pytest.raises(ConfigError, match="install the method there as a package"):
+        load(experiment)
+
+
+def test_a_sweep_s_workers_run_it(experiment: Path) -> None:
+    cases = """
+[sweep]
+seeds = [0]
+[[sweep.cases]]
+name = "average"
+"task.method" = "fedavg"
+"task.options" = { margin = 0.9 }
+[[sweep.cases]]
+name = "adam"
+"task.method" = "mine.py:FEDADAM"
+"task.options" = { beta1 = 0.5 }
+"""
+    experiment.write_text(TOML.replace("mine.py:FEDADAM", "fedavg").replace("beta1 = 0.5", "margin = 0.9") + cases)
+    out = experiment.parent / "sweep"
+    results = run_sweep(load_sweep(experiment), out, experiment.parent, tell=quiet)
+    assert results.failures == ()
+    assert [RunFolder(out / "runs" / f"{name}-s0").spec().task.method for name in ("average", "adam")] == [
+        "fedavg",
+        "fedadam",
+    ]
