@@ -164,13 +164,14 @@ class Coordinator:
         return await self._ask(self._operator.AddThreshold, request)
 
     async def set_thresholds(
-        self, model_id: str, thresholds: Sequence[Threshold], groups: Sequence[GroupRate]
+        self, model_id: str, thresholds: Sequence[Threshold], groups: Sequence[GroupRate], *, in_addition: bool = False
     ) -> models_pb2.ModelManifest:
-        """Return the model with these thresholds and rates by group in place of those that it had."""
+        """Return the model with these thresholds and rates by group beside those that it had, or in their place."""
         request = operator_pb2.SetThresholdsRequest(
             model_id=model_id,
             thresholds_json=to_canonical_json([to_mapping(each) for each in thresholds]),
             groups_json=to_canonical_json([to_mapping(each) for each in groups]),
+            in_addition=in_addition,
         )
         return await self._ask(self._operator.SetThresholds, request)
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -34,7 +34,7 @@ from mien.records import from_mapping
 from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
-from mien.rounds.thresholds import with_own
+from mien.rounds.thresholds import PHONES_MAX_FMR, decides, with_own, with_rates
 from mien.shell.clock import Clock
 from mien.specs import GroupRate, ModelSpec, Threshold
 
@@ -265,30 +265,49 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         """
         value = parse_json(request.threshold_json, what="threshold")
         threshold = from_mapping(Threshold, value if isinstance(value, dict) else {})
-        model = await self._thread.run(self._store.model, ModelId(request.model_id))
-        if threshold.model_id != model.model_id:
-            raise ModelMismatchError("this threshold was measured on another model; measure it on this one")
-        spec, layout = model_from_json(model.spec_json)
-        if threshold not in spec.thresholds:
+
+        def anew(model: ModelRecord) -> bytes:
+            spec, layout = model_from_json(model.spec_json)
+            if threshold.model_id != model.model_id:
+                raise ModelMismatchError("this threshold was measured on another model; measure it on this one")
+            if threshold in spec.thresholds:
+                return model.spec_json
             kept = with_own(spec.thresholds, threshold, brought=known_thresholds(model.model_id))
-            spec = replace(spec, thresholds=kept)
-            described = model_to_json(spec, layout)
-            model = await self._thread.run(self._store.replace_spec, model.model_id, described, actor=caller().id)
-        released = await self._thread.run(self._store.released_ids)
-        return manifest(model, is_released=model.model_id in released)
+            return model_to_json(replace(spec, thresholds=kept), layout)
+
+        return await self._described(request.model_id, anew)
 
     async def SetThresholds(self, request: operator_pb2.SetThresholdsRequest, context: Any) -> models_pb2.ModelManifest:
-        """Return the model with other thresholds and rates by group; the same again changes nothing."""
-        model = await self._thread.run(self._store.model, ModelId(request.model_id))
-        spec, layout = model_from_json(model.spec_json)
+        """Return the model with other thresholds and rates by group, or with more; the same again changes nothing.
+
+        Raises ModelMismatchError for those of another model, and ConfigError for thresholds in place of the model's
+        that would leave it without one with which phones decide.
+        """
         thresholds = _records(Threshold, request.thresholds_json, what="thresholds")
         groups = _records(GroupRate, request.groups_json or b"[]", what="groups")
-        theirs = [each for each in thresholds if each.model_id != model.model_id and each not in spec.thresholds]
-        if theirs or any(each.model_id != model.model_id for each in groups):
-            raise ModelMismatchError("these were measured on another model; measure them on this one")
-        described = model_to_json(replace(spec, thresholds=thresholds, groups=groups or None), layout)
-        if described != model.spec_json:
-            model = await self._thread.run(self._store.replace_spec, model.model_id, described, actor=caller().id)
+
+        def anew(model: ModelRecord) -> bytes:
+            spec, layout = model_from_json(model.spec_json)
+            theirs = [each for each in thresholds if each.model_id != model.model_id and each not in spec.thresholds]
+            if theirs or any(each.model_id != model.model_id for each in groups):
+                raise ModelMismatchError("these were measured on another model; measure them on this one")
+            if request.in_addition:
+                kept = with_own(spec.thresholds, *thresholds, brought=known_thresholds(model.model_id))
+                rates = with_rates(spec.groups or (), groups, model.model_id)
+            else:
+                kept, rates = thresholds, groups
+                if decides(model.spec_json, model.model_id) and not any(known.fmr <= PHONES_MAX_FMR for known in kept):
+                    raise ConfigError(
+                        f"none of these thresholds is for a false match rate of {PHONES_MAX_FMR:g} or less, with which "
+                        "phones decide, and the model would lose those that it has; measure more people"
+                    )
+            return model_to_json(replace(spec, thresholds=kept, groups=rates or None), layout)
+
+        return await self._described(request.model_id, anew)
+
+    async def _described(self, model_id: str, anew: Callable[[ModelRecord], bytes]) -> models_pb2.ModelManifest:
+        """Return the manifest of a model that is described anew."""
+        model = await self._thread.run(self._store.describe, ModelId(model_id), anew, actor=caller().id)
         released = await self._thread.run(self._store.released_ids)
         return manifest(model, is_released=model.model_id in released)
 

@@ -105,10 +105,17 @@ class Store(RollOutStore):
         """Return all models, oldest first."""
         return self._find(MODEL_ROWS, order=(MODELS.c.created_ms, MODELS.c.model_id))
 
-    def replace_spec(self, model_id: ModelId, spec_json: bytes, *, actor: str) -> ModelRecord:
-        """Return the model with another description (a threshold was added)."""
+    def describe(self, model_id: ModelId, anew: Callable[[ModelRecord], bytes], *, actor: str) -> ModelRecord:
+        """Return the model with the description that `anew` makes of it; nobody else changes it in between.
+
+        What `anew` raises leaves the model as it was, and the same description is no change.
+        """
         with self._transaction() as db:
+            db.execute(sa.select(MODELS.c.model_id).where(MODELS.c.model_id == model_id).with_for_update())
             model = _found(_model_of(db, model_id), "model", model_id)
+            spec_json = anew(model)
+            if spec_json == model.spec_json:
+                return model
             db.execute(sa.update(MODELS).where(MODELS.c.model_id == model_id).values(spec_json=spec_json))
             detail = {"spec_sha256": hashlib.sha256(spec_json).hexdigest()}
             self._log(db, actor, "model.describe", model_id, detail)

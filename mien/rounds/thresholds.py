@@ -88,6 +88,14 @@ def with_own(thresholds: Iterable[Threshold], *own: Threshold, brought: Collecti
     return tuple(dict.fromkeys([*(known for known in thresholds if known not in replaced), *own]))
 
 
+def with_rates(rates: Iterable[GroupRate], own: Iterable[GroupRate], model_id: ModelId) -> tuple[GroupRate, ...]:
+    """Return a model's rates by group with new ones, in place of those by the same attribute on the same data set."""
+    found = tuple(own)
+    anew = {(each.attribute, each.dataset) for each in found}
+    stay = [each for each in rates if each.model_id == model_id and (each.attribute, each.dataset) not in anew]
+    return (*stay, *found)
+
+
 def decides(spec_json: bytes, model_id: ModelId) -> bool:
     """Return whether a model carries a threshold of its own with which phones decide."""
     spec, _ = model_from_json(spec_json)

@@ -130,7 +130,7 @@ def by_group(
             {"attribute": each.attribute, "first": each.first, "second": each.second, "fmr": _rate_plain(each.fmr)}
             for each in found.between
         ],
-        "warnings": found.warnings(),
+        "warnings": [*(_too_rare(point) if worst_group else ()), *found.warnings()],
     }
     return {**changed, "groups": told}
 
@@ -182,6 +182,17 @@ def _worst(
         return None, {"points": points}
     chosen = rows[worst["attribute"], worst["group"]]
     return worst, {"points": points, "search": searched(embeddings[chosen], labels[chosen])}
+
+
+def _too_rare(point: Mapping[str, Any]) -> list[str]:
+    """Return a sentence where a worst group's threshold is of a rate higher than that with which phones decide."""
+    if point["target_fmr"] <= PHONES_MAX_FMR:
+        return []
+    needed = MIN_EXPECTED_ERRORS / PHONES_MAX_FMR
+    return [
+        f"no group has the {needed:,.0f} non-mated comparisons that FMR {PHONES_MAX_FMR:g}, with which phones decide, "
+        f"needs: the worst group is known at FMR {point['target_fmr']:g} only; add people to the groups"
+    ]
 
 
 def _points_within(

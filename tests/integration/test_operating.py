@@ -23,14 +23,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
 from coordinator.store.sealing import MasterKey
-from mien.errors import CertificateError, RevokedError, UnavailableError
+from mien.errors import CertificateError, ConfigError, RevokedError, UnavailableError
 from mien.layout import Vector
 from mien.methods import METHODS
-from mien.protocol.canonical import model_to_json
+from mien.protocol.canonical import model_from_json, model_to_json
 from mien.protocol.invite import Invite
 from mien.protocol.tensors import PublicShard, unpack_tensors
-from mien.protocol.v1 import registrar_pb2, registrar_pb2_grpc, rounds_pb2
-from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from mien.protocol.v1 import models_pb2, registrar_pb2, registrar_pb2_grpc, rounds_pb2
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec, Threshold
 from simulation.testing import (
     LAYOUT,
     SPEC,
@@ -383,7 +383,7 @@ def test_what_devices_revealed_is_deleted_when_the_task_ends(fleet: FakeFleet, e
             if end == "failed":
                 fleet.kill()
                 with fleet.store() as store:
-                    store.replace_spec(model_id, b"{}", actor="a fault")
+                    store.describe(model_id, lambda _: b"{}", actor="a fault")
                 fleet.start()
         return status.task_id
 
@@ -395,6 +395,33 @@ def test_what_devices_revealed_is_deleted_when_the_task_ends(fleet: FakeFleet, e
     with fleet.store() as store:
         task = store.task(task_id)
     assert (task.state, task.revealed_sha256, task.rounds_closed) == (end, None, 1)
+
+
+def test_thresholds_that_come_at_once_are_all_kept_and_one_with_which_phones_decide_stays(fleet: FakeFleet) -> None:
+    """Two calls that read the model before either wrote it lost one of them."""
+
+    def at(fmr: float, dataset: str, model_id: str) -> Threshold:
+        return Threshold(0.4, fmr, dataset, 100, 100_000, model_id, "2026-01-01")
+
+    def datasets(model: models_pb2.ModelManifest) -> set[str]:
+        return {each.dataset for each in model_from_json(model.spec_json)[0].thresholds}
+
+    async def story() -> None:
+        fleet.start()
+        async with fleet.operator() as operator:
+            own = await fleet.release_tiny_model(operator)
+            names = [f"set {n}" for n in range(8)]
+            adding = [operator.add_threshold(own, at(1e-2, name, own)) for name in names]
+            await asyncio.gather(*adding, operator.set_thresholds(own, [at(1e-3, "fine", own)], [], in_addition=True))
+            kept = datasets(await operator.manifest(own))
+            assert kept >= {*names, "fine"}
+            error = await raised(operator.set_thresholds(own, [at(1e-2, "few people", own)], []))
+            assert isinstance(error, ConfigError)
+            assert "with which phones decide" in error.message
+            assert datasets(await operator.manifest(own)) == kept
+            assert datasets(await operator.set_thresholds(own, [at(1e-3, "worst", own)], [])) == {"worst"}
+
+    run(story())
 
 
 def test_a_coordinator_speaks_tls13_only(fleet: FakeFleet) -> None:

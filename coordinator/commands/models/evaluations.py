@@ -170,18 +170,9 @@ async def set_thresholds(coordinator: Coordinator, record: Mapping[str, Any]) ->
     Thresholds by the worst group replace those that were there, which are less strict; others come in addition, as
     `AddThreshold` adds them. Rates by another attribute or on another data set stay while the thresholds do.
     """
-    from mien.models.known_thresholds import known_thresholds
-    from mien.protocol.canonical import model_from_json
-    from mien.rounds.thresholds import group_rates_of, thresholds_of, with_own
+    from mien.rounds.thresholds import group_rates_of, thresholds_of
 
-    spec, _ = model_from_json((await coordinator.manifest(record["model_id"])).spec_json)
     found, rates = thresholds_of(record, now()), group_rates_of(record, now())
-    if record["groups"]["by_worst_group"]:
-        await coordinator.set_thresholds(record["model_id"], found, rates)
-        return len(found)
-    anew = {(each.attribute, each.dataset) for each in rates}
-    stay = [each for each in spec.groups or () if (each.attribute, each.dataset) not in anew]
-    stay = [each for each in stay if each.model_id == record["model_id"]]
-    thresholds = with_own(spec.thresholds, *found, brought=known_thresholds(record["model_id"]))
-    await coordinator.set_thresholds(record["model_id"], list(thresholds), [*stay, *rates])
+    in_addition = not record["groups"]["by_worst_group"]
+    await coordinator.set_thresholds(record["model_id"], found, rates, in_addition=in_addition)
     return len(found)

@@ -330,11 +330,13 @@ class AddThresholdRequest(_message.Message):
     def __init__(self, model_id: _Optional[str] = ..., threshold_json: _Optional[bytes] = ...) -> None: ...
 
 class SetThresholdsRequest(_message.Message):
-    __slots__ = ("model_id", "thresholds_json", "groups_json")
+    __slots__ = ("model_id", "thresholds_json", "groups_json", "in_addition")
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     THRESHOLDS_JSON_FIELD_NUMBER: _ClassVar[int]
     GROUPS_JSON_FIELD_NUMBER: _ClassVar[int]
+    IN_ADDITION_FIELD_NUMBER: _ClassVar[int]
     model_id: str
     thresholds_json: bytes
     groups_json: bytes
-    def __init__(self, model_id: _Optional[str] = ..., thresholds_json: _Optional[bytes] = ..., groups_json: _Optional[bytes] = ...) -> None: ...
+    in_addition: bool
+    def __init__(self, model_id: _Optional[str] = ..., thresholds_json: _Optional[bytes] = ..., groups_json: _Optional[bytes] = ..., in_addition: _Optional[bool] = ...) -> None: ...

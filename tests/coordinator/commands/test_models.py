@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import functools
 import io
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -21,7 +20,6 @@ from coordinator.commands.models.common import percent, said_of_thresholds, shar
 from coordinator.release import worker
 from coordinator.release.signing import create_key
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
-from mien.models.known_thresholds import known_scores
 from mien.protocol.canonical import model_to_json
 from mien.rounds.thresholds import group_rates_of, thresholds_of
 from mien.specs import Threshold
@@ -283,31 +281,3 @@ def test_the_faces_are_named_once(tmp_path: Path) -> None:
         evaluations._faces_of(data, None, protocol="folder", worst_group=True)
     with pytest.raises(ConfigError, match="--groups does not go with --protocol lfw"):
         evaluations._faces_of(data, csv, protocol="lfw", worst_group=False)
-
-
-@dataclasses.dataclass
-class Manifest:
-    """A coordinator of one model: what it says of it, and what was put into its place."""
-
-    spec_json: bytes
-    put: list[Threshold] = dataclasses.field(default_factory=list)
-
-    async def manifest(self, _: str) -> Manifest:
-        return self
-
-    async def set_thresholds(self, _: str, thresholds: list[Threshold], __: list[Any]) -> None:
-        self.put = thresholds
-
-
-def test_own_thresholds_by_group_take_the_place_of_those_that_came_with_the_model() -> None:
-    """As own ones that were measured of all people together do."""
-    (known, *_) = known_scores().values()
-    assert known.thresholds
-    tiny = tiny_cnn()
-    spec = dataclasses.replace(tiny.spec, thresholds=known.thresholds)
-    coordinator = Manifest(model_to_json(spec, tiny.layout))
-    point = {"threshold": 0.5, "fmr": 0.0009, "num_mated": 50, "num_non_mated": 40_000, "target_fmr": 0.001}
-    record = {**by_age(), "model_id": known.model_id, "points": [point]}
-    record["groups"]["by_worst_group"] = False
-    assert asyncio.run(evaluations.set_thresholds(cast(Any, coordinator), record)) == 1
-    assert [each.dataset for each in coordinator.put] == ["faces"]

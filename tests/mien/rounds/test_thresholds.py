@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from mien.rounds.thresholds import with_own
-from mien.specs import Threshold
+from mien.protocol.ids import ModelId
+from mien.rounds.thresholds import with_own, with_rates
+from mien.specs import GroupRate, Threshold
 
 
 def at(fmr: float, dataset: str) -> Threshold:
@@ -33,3 +34,14 @@ def test_several_that_were_measured_together_take_their_place_as_one_does() -> N
 
 def test_a_model_that_brought_none_keeps_all() -> None:
     assert with_own(BROUGHT, at(1e-3, "own"), brought=()) == (*BROUGHT, at(1e-3, "own"))
+
+
+def rate(attribute: str, group: str, dataset: str, model_id: str = "a" * 64) -> GroupRate:
+    return GroupRate(attribute, group, "measured", 1e-3, 0.4, 40, 1, 100_000, dataset, model_id, "2026-01-01")
+
+
+def test_rates_take_the_place_of_those_by_the_same_attribute_on_the_same_data_alone() -> None:
+    sex, elsewhere = rate("sex", "f", "own"), rate("age", "60+", "other")
+    had = (rate("age", "0-12", "own"), sex, elsewhere, rate("sex", "m", "own", "b" * 64))
+    anew = rate("age", "13-19", "own")
+    assert with_rates(had, [anew], ModelId("a" * 64)) == (sex, elsewhere, anew)

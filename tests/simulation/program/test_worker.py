@@ -363,6 +363,11 @@ class TestGroups:
         point = next(each for each in worst["points"] if each["target_fmr"] == 0.1)
         assert deciding["fmr"]["errors"] == point["num_false_matches"]
         assert point["group"] == told["worst_group"]
+        assert [each for each in told["warnings"] if "with which phones decide" in each] == [
+            "no group has the 30,000 non-mated comparisons that FMR 0.001, with which phones decide, needs: "
+            "the worst group is known at FMR 0.1 only; add people to the groups"
+        ]
+        assert not any("with which phones decide" in each for each in plain["groups"]["warnings"])
 
     def test_groups_too_small_for_any_rate_set_no_threshold(self, tmp_path: Path) -> None:
         people = people_in(tmp_path / "people", 10, 3)
