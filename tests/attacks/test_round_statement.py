@@ -186,13 +186,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
                 phone.close()
 
 
+@pytest.fixture(scope="module")
+def honest(site: Site) -> list[str]:
+    """What came of a round in which nobody was lied to, for tests of what is remembered of one."""
+    return codes(site.run(site.model(), None))
+
+
 def codes(outcomes: list[RoundOutcome | MienError]) -> list[str]:
     """Return the code of each phone's outcome: the victim's first."""
     return [each.code if isinstance(each, NotCounted | MienError) else "counted" for each in outcomes]
 
 
-def test_the_same_coordinator_gets_its_sum_while_it_tells_the_truth(site: Site) -> None:
-    assert codes(site.run(site.model(), None)) == ["counted"] * NUM_PHONES
+def test_the_same_coordinator_gets_its_sum_while_it_tells_the_truth(honest: list[str]) -> None:
+    assert honest == ["counted"] * NUM_PHONES
 
 
 @pytest.mark.parametrize(
@@ -217,9 +223,9 @@ def test_nothing_opens_where_one_phone_is_told_the_truth_and_the_others_are_not(
     assert set(others) & {"model_mismatch", "layout_mismatch", "violation", "transparency"}, outcomes
 
 
+@pytest.mark.usefixtures("honest")
 def test_a_forked_log_is_refused_and_its_evidence_kept(site: Site) -> None:
     """After an honest round, which the phones remember: two are shown another past, signed by the log's own key."""
-    assert codes(site.run(site.model(), None)) == ["counted"] * NUM_PHONES
     for lie in ({"fork": True}, {"fork": True}):
         _, *others = codes(site.run(site.model(), lie))
         assert others == ["transparency"] * 2
@@ -236,7 +242,9 @@ def test_a_forked_log_is_refused_and_its_evidence_kept(site: Site) -> None:
     assert site.phones[0].log_files.evidence() == []
 
 
+@pytest.mark.usefixtures("honest")
 def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
+    """The log holds an honest round, and the phones that took part in it; none of the lie."""
     outcomes = codes(site.run(site.model(), {"unlogged": True}))
     assert outcomes[1:] == ["transparency"] * 2, outcomes
     assert outcomes[0] == "transparency", outcomes
@@ -246,7 +254,7 @@ def test_nobody_trains_for_a_round_that_is_not_in_the_log(site: Site) -> None:
     assert all("an unlogged round" in fault for fault in found.faults)
     assert found.cosigned_unix_s
     assert found.counts["certificate"] == NUM_PHONES
-    assert found.counts["roster"] <= found.counts["round"]
+    assert 0 < found.counts["roster"] <= found.counts["round"]
 
 
 def test_a_model_that_is_swapped_between_rounds_is_trained_and_found(site: Site) -> None:
