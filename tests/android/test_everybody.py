@@ -25,7 +25,7 @@ from tests.integration.real_fleet import RealFleet, real_fleet
 from tests.integration.test_everybody import TASK, Phone, check_steps
 from tests.tiny import made_up_crops, tiny_adapted
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 300.0
 TINY = tiny_adapted(256)
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)

@@ -28,7 +28,7 @@ MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, 
 GRAPHS = FOLDER / TINY.layout.sha256
 PATIENCE_S = 300.0
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class GoneError(Exception):

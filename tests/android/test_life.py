@@ -31,7 +31,7 @@ from tests.android.story import TINY, Story, crops_file, signed_story
 from tests.graphs import FOLDER, tiny_onnx_runtime
 from tests.tiny import made_up_crops
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DAY_MS: Final = 24 * 3600 * 1000
 PATIENCE_S: Final = 240.0
 POPULATION: Final = "life"

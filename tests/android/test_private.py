@@ -17,7 +17,7 @@ from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, crops_file, signed_story, three_phones
 from tests.tiny import made_up_crops
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 LONG: Final = DeadlineSpec(120.0, 120.0, *(120.0,) * 5)
 SKELLAM: Final = DpSpec("skellam", 2.0, 100.0, 1e-5, max_participations=1, dishonest_share=0.0)

@@ -31,7 +31,7 @@ from tests.android.story import TINY, Story, signed_story, three_phones
 from tests.helpers import ROOT
 from tests.integration import real_fleet as fleets
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 POPULATION: Final = "looking"
 

@@ -31,7 +31,7 @@ from tests.integration.test_statistics import (
 )
 from tests.tiny import made_up_crops
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 300.0
 
 

@@ -16,6 +16,8 @@ from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, crops_file, enrolled, signed_story, three_phones
 from tests.tiny import made_up_crops
 
+pytestmark = pytest.mark.slow
+
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 POPULATION: Final = "withdrawing"
 LONG: Final = DeadlineSpec(120.0, 120.0, *(120.0,) * 5)

@@ -36,6 +36,8 @@ from tests.integration import real_fleet as fleets
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.tiny import made_up_crops
 
+pytestmark = pytest.mark.slow
+
 NUM_PHONES = 3
 POPULATION = "lied-to"
 

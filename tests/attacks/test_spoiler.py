@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from coordinator.store.audit import LEFT_OUT
 from mien.errors import MienError
 from mien.log.audit import Entry
@@ -20,6 +22,8 @@ from simulation.testing import FakeDevice, FakeFleet, FakePart, masked_task
 from simulation.testing.tiny import STEP_LIMIT_S
 from tests.helpers import run
 from tests.integration.test_rounds import make
+
+pytestmark = pytest.mark.slow
 
 COHORT, PHONES = 4, 8
 

@@ -28,6 +28,8 @@ from simulation.testing import free_port
 from tests.coordinator.registrar.test_public_witness import witness_process
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Site:

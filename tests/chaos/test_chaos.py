@@ -19,6 +19,7 @@ def check(result: Result) -> None:
     assert all(result.rounds_closed[task] >= 2 for task in ("plain", "masked", "waves"))
 
 
+@pytest.mark.slow
 def test_everything_at_once_loses_nothing() -> None:
     """Kills at any time, in calls and in writes, a broken network, disk and clock, dying devices and registrar."""
     check(scenarios.play_here(scenarios.SMALL, SEED))

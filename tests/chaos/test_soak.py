@@ -15,6 +15,7 @@ ROUNDS = 50
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may count a server's open files")
 def test_rounds_leave_nothing_behind(tmp_path: Path) -> None:
     found = run(soak(tmp_path, ROUNDS, num_samples=5), limit_s=840)

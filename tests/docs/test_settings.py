@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +10,7 @@ import pytest
 from coordinator.home.config import LIMITS, CoordinatorConfig
 from coordinator.home.reference import reference, to_markdown
 from scripts.write_settings_tables import PAGE, written
+from tests.programs import run_as_is
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,11 +29,12 @@ def test_a_row_says_default_limits_and_meaning() -> None:
     assert set(LIMITS) <= set(rows)
 
 
-@pytest.mark.parametrize("module", ["coordinator.commands.cli", "coordinator.commands.registrar_cli"])
-def test_both_programs_print_it(module: str) -> None:
+@pytest.mark.parametrize("program", ["mien-coordinator", "mien-registrar"])
+def test_both_programs_print_it(program: str) -> None:
     def printed(*options: str) -> str:
-        command = [sys.executable, "-m", module, "config", "reference", *options]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+        done = run_as_is(program, "config", "reference", *options)
+        assert done.code == 0, done.err
+        return done.out
 
     rows = json.loads(printed("--json"))["settings"]
     assert {"name", "default", "meaning"} <= set(rows[0])

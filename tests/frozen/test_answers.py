@@ -20,8 +20,8 @@ import pytest
 from coordinator.keys import pki
 from mien.shell.keys import p256_key
 from tests.frozen.make import Programs, free_ports, serving
-from tests.frozen.programs import run
 from tests.frozen.test_cli import changes
+from tests.programs import run
 
 HERE = Path(__file__).resolve().parent
 ANSWERS, COMMANDS = HERE / "answers.json", HERE / "commands.txt"

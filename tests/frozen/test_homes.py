@@ -33,7 +33,7 @@ from mien.log.audit import Anchor
 from mien.shell.clock import Clock
 from simulation.synthetic import committed_faces
 from tests.frozen.make import EXPERIMENT, GUEST, HEAD_BYTES, NUM_ENROLLED, OWNERS, PASSWORD, TAIL_BYTES
-from tests.frozen.programs import call, run
+from tests.programs import call, run
 
 HERE = Path(__file__).resolve().parent
 STORY: dict[str, Any] = json.loads((HERE / "story.json").read_text(encoding="utf-8"))

@@ -30,6 +30,8 @@ from tests.device_sdk.synthetic import images_of
 from tests.helpers import ROOT
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 POPULATION = "bits"
 PHONES = {
     "one": ("asian_0007", "caucasian_0002"),

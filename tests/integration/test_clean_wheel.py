@@ -43,7 +43,7 @@ TASK = TaskSpec(
 )
 
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def uv(*arguments: str | Path, cwd: Path = ROOT) -> None:

@@ -18,6 +18,8 @@ from tests.integration.test_rounds import expected_theta, in_upload
 from tests.servers.postgres import PASSWORD, PostgresServer
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.slow
+
 DEVICES = 3
 AWAY = "the database does not answer; it is asked again and again"
 

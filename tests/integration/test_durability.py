@@ -125,6 +125,7 @@ def arriving(fleet: FakeFleet) -> int:
     return sum(path.is_file() for path in (fleet.home.folder / "spool").rglob("*"))
 
 
+@pytest.mark.slow
 def test_sigterm_finishes_what_was_begun(tmp_path: Path) -> None:
     """New devices are turned away at once; an upload that is arriving is taken in; the exit code is 0."""
     fleet = FakeFleet(tmp_path, metrics_port=free_port(), check_in_hold_s=100.0, drain_s=100.0)
@@ -180,6 +181,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_full_disk_loses_nothing_acknowledged(small_disk: Path, tmp_path: Path) -> None:
     """While the disk is full devices are told so; when there is room again the same round goes on."""
     fleet = FakeFleet(small_disk)

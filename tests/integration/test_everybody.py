@@ -23,6 +23,8 @@ from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_private_phones import DEADLINES
 from tests.tiny import Tiny, tiny_cnn
 
+pytestmark = pytest.mark.slow
+
 FEDFACE, TINY = METHODS["fedface"], tiny_cnn()
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 RUNTIMES = (lambda: tiny_cnn().runtime(), tiny_onnx_runtime, tiny_executorch_runtime)

@@ -36,6 +36,8 @@ from mien.specs import CohortSpec, Threshold
 from simulation.synthetic import committed_faces
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 PHONES = ("p0", "p1", "p2", "p3")
 PUBLIC = ("african_0003", "asian_0004", "caucasian_0005")
 WEIGHT, BIAS = "embedding.fc.weight", "embedding.fc.bias"

@@ -24,6 +24,8 @@ from tests.integration.real_fleet import small_model
 from tests.integration.test_operating import program
 from tests.simulation.program.test_worker import people_in
 
+pytestmark = pytest.mark.slow
+
 GATES: dict[str, Any] = {"sets": ("rendered",), "fmr": 0.1, "delta": 0.1, "max_cosine_rise": 0.3}
 TWO: dict[str, Any] = {"cohort": CohortSpec(size=2, min_reports=2)}
 MODEL = small_model()

@@ -45,6 +45,7 @@ from simulation.testing import (
 )
 from tests.helpers import ROOT, raised, run
 from tests.integration.test_rounds import in_upload
+from tests.programs import Answer, run_as_is
 
 
 def program(module: str, *arguments: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,6 +63,15 @@ def program(module: str, *arguments: str, check: bool = True, **environment: str
     assert "Traceback" not in done.stderr
     if check:
         assert done.returncode == 0, done.stderr
+    return done
+
+
+def command(name: str, *arguments: str, check: bool = True, **environment: str) -> Answer:
+    """Return what a command prints that runs in this process, outside of any event loop; else as `program`."""
+    done = run_as_is(name, *arguments, environment=environment)
+    assert "Traceback" not in done.err
+    if check:
+        assert done.code == 0, done.err
     return done
 
 
@@ -110,17 +120,17 @@ min_cohort = 3
 def test_a_task_from_the_command_line(running: FakeFleet, model_folder: Path, tmp_path: Path) -> None:
     """Import, release, submit, watch, export: what comes out is what the devices made."""
     home = ("--home", str(running.home.folder), "--json")
-    cli = "coordinator.commands.cli"
-    imported = json.loads(program(cli, "model", "import", str(model_folder), "--release", *home).stdout)
+    cli = "mien-coordinator"
+    imported = json.loads(command(cli, "model", "import", str(model_folder), "--release", *home).out)
     assert imported["released"]
     assert imported["public_shard_bytes"] > 3 * 112 * 112 * 3
-    again = json.loads(program(cli, "model", "import", str(model_folder), *home).stdout)
+    again = json.loads(command(cli, "model", "import", str(model_folder), *home).out)
     assert (imported["was_there"], again) == (False, {**imported, "was_there": True})
 
     file = tmp_path / "task.toml"
     file.write_text(TASK.format(name="cli"))
-    submitted = json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout)
-    assert json.loads(program(cli, "task", "submit", str(file), "--token", "once", *home).stdout) == submitted
+    submitted = json.loads(command(cli, "task", "submit", str(file), "--token", "once", *home).out)
+    assert json.loads(command(cli, "task", "submit", str(file), "--token", "once", *home).out) == submitted
     assert any("Sums are masked" in sentence for sentence in submitted["discloses"])
 
     async def rounds() -> None:
@@ -130,7 +140,7 @@ def test_a_task_from_the_command_line(running: FakeFleet, model_folder: Path, tm
                 await asyncio.gather(*(device.take_part(make) for device in devices))
 
     run(rounds())
-    watched = program(cli, "task", "watch", "cli", *home).stdout.splitlines()
+    watched = command(cli, "task", "watch", "cli", *home).out.splitlines()
     events = [json.loads(line) for line in watched]
     assert [(e["round"]["round"], e["round"]["stage"], e["round"]["num_reports"]) for e in events if e["round"]] == [
         (1, "closed", 3),
@@ -139,16 +149,16 @@ def test_a_task_from_the_command_line(running: FakeFleet, model_folder: Path, tm
     assert events[-1]["task"]["state"] == "done"
     made = events[-1]["task"]["model_id"]
 
-    (listed,) = json.loads(program(cli, "task", "list", *home).stdout)["tasks"]
+    (listed,) = json.loads(command(cli, "task", "list", *home).out)["tasks"]
     assert (listed["name"], listed["rounds_closed"]) == ("cli", 2)
-    assert len(json.loads(program(cli, "model", "list", *home).stdout)["models"]) == 3
+    assert len(json.loads(command(cli, "model", "list", *home).out)["models"]) == 3
     out = tmp_path / "exported"
-    program(cli, "model", "export", made[:12], str(out), *home)
+    command(cli, "model", "export", made[:12], str(out), *home)
     assert np.array_equal(np.fromfile(out / "theta.f32", "<f4"), running.theta(made))
     assert (out / "public_shard.safetensors").read_bytes() == (model_folder / "public_shard.safetensors").read_bytes()
-    (report,) = json.loads(program(cli, "privacy", "report", *home).stdout)["tasks"]
+    (report,) = json.loads(command(cli, "privacy", "report", *home).out)["tasks"]
     assert report["reveals"] == []
-    table = program(cli, "task", "list", *home[:2]).stdout
+    table = command(cli, "task", "list", *home[:2]).out
     assert submitted["task_id"] in table  # an id can be copied
 
 
@@ -174,10 +184,10 @@ def test_users_mistakes_are_one_sentence_and_an_exit_code(running: FakeFleet, tm
         (("init", "--address", "localhost:1"), 16, "nothing was changed"),
         (("device", "list", "--operator", str(tmp_path / "none")), 17, "mien-registrar operator folder"),
     ):
-        done = program("coordinator.commands.cli", *arguments, *home, check=False)
-        assert (done.returncode, words in " ".join(done.stderr.split())) == (code, True), (arguments, done.stderr)
-    nowhere = program("coordinator.commands.cli", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
-    assert (nowhere.returncode, "init" in nowhere.stderr) == (17, True)
+        done = command("mien-coordinator", *arguments, *home, check=False)
+        assert (done.code, words in " ".join(done.err.split())) == (code, True), (arguments, done.err)
+    nowhere = command("mien-coordinator", "task", "list", "--home", str(tmp_path / "nowhere"), check=False)
+    assert (nowhere.code, "init" in nowhere.err) == (17, True)
 
 
 def test_a_certificate_that_has_ended_is_told_as_such(fleet: FakeFleet) -> None:
@@ -201,20 +211,20 @@ def test_a_certificate_that_has_ended_is_told_as_such(fleet: FakeFleet) -> None:
     fleet.start()
     run(refused())
     home_option = ("--home", str(home.folder))
-    assert program("coordinator.commands.cli", "task", "list", *home_option, check=False).returncode == 32
-    program("coordinator.commands.cli", "operator", "renew", *home_option)
-    program("coordinator.commands.cli", "task", "list", *home_option)
+    assert command("mien-coordinator", "task", "list", *home_option, check=False).code == 32
+    command("mien-coordinator", "operator", "renew", *home_option)
+    command("mien-coordinator", "task", "list", *home_option)
 
 
 def test_a_coordinator_that_is_down_is_told_as_such(fleet: FakeFleet) -> None:
-    done = program("coordinator.commands.cli", "task", "list", "--home", str(fleet.home.folder), "--json", check=False)
-    assert done.returncode == 50
-    assert json.loads(done.stderr)["error"] == "unreachable"
+    done = command("mien-coordinator", "task", "list", "--home", str(fleet.home.folder), "--json", check=False)
+    assert done.code == 50
+    assert json.loads(done.err)["error"] == "unreachable"
 
 
 def test_the_environment_names_the_folder(fleet: FakeFleet) -> None:
     folders = {"MIEN_COORDINATOR_HOME": str(fleet.home.folder), "MIEN_REGISTRAR_HOME": "/nowhere"}
-    shown = json.loads(program("coordinator.commands.cli", "config", "show", "--json", **folders).stdout)
+    shown = json.loads(command("mien-coordinator", "config", "show", "--json", **folders).out)
     assert shown["address"]["value"] == fleet.address
 
 
@@ -232,17 +242,17 @@ class Registrar:
         self.port, admin = free_port(), free_port()
         self.address = f"localhost:{self.port}"
         self.home, self._fleet = folder / "registrar", fleet
-        cli, coordinator = "coordinator.commands.registrar_cli", fleet.home
+        cli, coordinator = "mien-registrar", fleet.home
         self._home = ("--home", str(self.home))
-        program(
+        command(
             cli, "init", *self._home, "--address", self.address, "--listen", f"127.0.0.1:{self.port}",
             "--coordinator-address", fleet.address, "--admin-address", f"127.0.0.1:{admin}",
         )  # fmt: skip
-        program(cli, "trust-coordinator", str(coordinator.ca_path), *self._home)
+        command(cli, "trust-coordinator", str(coordinator.ca_path), *self._home)
         self.operator = folder / "operator"
-        program(cli, "operator", "folder", str(self.operator), "--name", "alice", *self._home)
-        program(
-            "coordinator.commands.cli", "trust-registrar", str(self.home / "ca.pem"), "--replace",
+        command(cli, "operator", "folder", str(self.operator), "--name", "alice", *self._home)
+        command(
+            "mien-coordinator", "trust-registrar", str(self.home / "ca.pem"), "--replace",
             "--home", str(coordinator.folder),
         )  # fmt: skip
         with coordinator.config_path.open("a") as settings:
@@ -444,8 +454,8 @@ def test_a_coordinator_speaks_tls13_only(fleet: FakeFleet) -> None:
     assert version(ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
     with pytest.raises((ssl.SSLError, ConnectionError)):  # nothing but the version differs
         version(ssl.TLSVersion.TLSv1_2)
-    done = program("coordinator.commands.cli", "doctor", "--home", str(home.folder), "--json", check=False)
-    (found,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "coordinator"]
+    done = command("mien-coordinator", "doctor", "--home", str(home.folder), "--json", check=False)
+    (found,) = [check for check in json.loads(done.out)["checks"] if check["name"] == "coordinator"]
     assert (found["ok"], "TLS 1.3 only" in found["detail"]) == (True, True)
 
 

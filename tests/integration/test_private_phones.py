@@ -12,9 +12,11 @@ from device_sdk.rounds.participate import Counted
 from mien.methods import METHODS
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
-from tests.device_sdk.programs import has_died, start_mien_device
+from tests.device_sdk.programs import has_died, mien_device, start_mien_device
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_device import Companion, expected_theta, task
+
+pytestmark = pytest.mark.slow
 
 PRIVATE = PrivacySpec(min_cohort=3)
 DEADLINES = DeadlineSpec(150.0, 150.0, *(60.0,) * 5)
@@ -73,9 +75,8 @@ def test_a_phone_killed_in_a_private_round_costs_at_most_an_attempt(fleet: RealF
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
     assert has_died(start_mien_device(*command, dies_at=stage))
 
-    again = start_mien_device(*command)
-    output, _ = again.communicate(timeout=240)
-    assert again.returncode == 0, output
+    again = mien_device(*command)
+    assert again.returncode == 0, again.stderr
     reports = fleet.outcome(task_id)
     assert reports[-1].num_reports == 3
     assert all(isinstance(other.join()[-1], Counted) for other in others)
@@ -94,9 +95,8 @@ def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: Real
     others = companions(fleet, "sent", range(1, 6))
     command = ("participate", "--rounds", "1", "--min-cohort", "3", "--home", home, "--json")
     assert has_died(start_mien_device(*command, dies_at="uploaded"))
-    again = start_mien_device(*command)
-    output, _ = again.communicate(timeout=240)
-    assert again.returncode == 0, output
+    again = mien_device(*command)
+    assert again.returncode == 0, again.stderr
     (report,) = fleet.outcome(task_id)
     assert report.num_reports == 6
     assert all(isinstance(other.join()[-1], Counted) for other in others)

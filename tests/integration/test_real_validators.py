@@ -25,6 +25,8 @@ from simulation.engines.engine import Cohort, run_task
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.tiny import made_up_crops
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = 2
 TRAINERS, VALIDATORS = ("t0", "t1", "t2"), ("v0", "v1", "v2")
 # Nothing is mixed in, so that a pair of faces on the edge cannot make two models of one; who wins is tested elsewhere.

@@ -26,6 +26,8 @@ from tests.integration.test_rounds import expected_theta
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 DENIED = PermissionDeniedError.code

@@ -29,6 +29,8 @@ from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 POPULATION = "same"
 PHONES = {"one": ("asian_0007", "caucasian_0002"), "two": ("african_0000", "asian_0001")}
 SOURCE = "operator"

@@ -24,6 +24,8 @@ from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, Pr
 from simulation.engines.engine import Cohort, Overlap, RoundRecord, run_task
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 POPULATION = "overlap"
 SLOW, QUICK = ("one", "two"), ("three", "four")
 TASK = TaskSpec(

@@ -37,6 +37,8 @@ from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_private_phones import DEADLINES
 from tests.tiny import made_up_crops, tiny_adapted
 
+pytestmark = pytest.mark.slow
+
 TINY = tiny_adapted()
 PART, DIM = TINY.part(), 8
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)

@@ -24,7 +24,7 @@ from tests.tiny import made_up_crops
 
 CLI = "coordinator.commands.cli"
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

@@ -25,16 +25,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A coordinator's folder in which an operator was certified, and another renewed."""
     folder = tmp_path_factory.mktemp("coordinator")
     home = folder / "home"
-    assert run(home, "init", "--address", "localhost:7443").returncode == 0
+    assert run(home, "init", "--address", "localhost:7443").code == 0
     (folder / "alice.csr").write_bytes(pki.create_csr(ec.generate_private_key(ec.SECP256R1())))
     sign = ("operator", "sign", str(folder / "alice.csr"), "--name", "alice", "--out", str(folder / "alice.pem"))
-    assert run(home, *sign).returncode == 0
-    assert run(home, "operator", "renew").returncode == 0
+    assert run(home, *sign).code == 0
+    assert run(home, "operator", "renew").code == 0
     return home
 
 
 def test_who_certified_whom_is_listed(home: Path) -> None:
-    entries = json.loads(run(home, "audit", "list", "--json").stdout)["entries"]
+    entries = json.loads(run(home, "audit", "list", "--json").out)["entries"]
     assert [(e["position"], e["action"], e["subject"]) for e in entries] == [
         (1, "operator.certify", "alice"),
         (2, "operator.certify", "coordinator"),
@@ -42,36 +42,36 @@ def test_who_certified_whom_is_listed(home: Path) -> None:
     assert all(e["actor"].startswith("local:") for e in entries)
     pem = (home.parent / "alice.pem").read_bytes()
     assert entries[0]["detail"]["certificate_sha256"] == pki.fingerprint(pki.load_certificate(pem))
-    assert [
-        e["position"] for e in json.loads(run(home, "audit", "list", "--last", "1", "--json").stdout)["entries"]
-    ] == [2]
-    assert "operator.certify" in run(home, "audit", "list").stdout
+    assert [e["position"] for e in json.loads(run(home, "audit", "list", "--last", "1", "--json").out)["entries"]] == [
+        2
+    ]
+    assert "operator.certify" in run(home, "audit", "list").out
 
 
 def test_the_log_is_verified_also_against_an_anchor(home: Path) -> None:
-    anchor = run(home, "audit", "head").stdout.strip()
-    assert json.loads(run(home, "audit", "head", "--json").stdout)["anchor"] == anchor
+    anchor = run(home, "audit", "head").out.strip()
+    assert json.loads(run(home, "audit", "head", "--json").out)["anchor"] == anchor
     answer = run(home, "audit", "verify", "--anchor", anchor)
-    assert answer.returncode == 0, answer.stderr
-    assert "2 entries" in answer.stdout
-    assert json.loads(run(home, "audit", "verify", "--json").stdout)["verifies"] is True
-    assert run(home, "audit", "verify", "--anchor", "nonsense").returncode == TABLE[ConfigError].exit_code
+    assert answer.code == 0, answer.err
+    assert "2 entries" in answer.out
+    assert json.loads(run(home, "audit", "verify", "--json").out)["verifies"] is True
+    assert run(home, "audit", "verify", "--anchor", "nonsense").code == TABLE[ConfigError].exit_code
 
 
 def test_a_changed_log_ends_in_an_exit_code(home: Path, tmp_path: Path) -> None:
-    anchor = run(home, "audit", "head").stdout.strip()
+    anchor = run(home, "audit", "head").out.strip()
     home = Path(shutil.copytree(home, tmp_path / "changed"))
     store = Store.open(sqlite_url(home / "coordinator.db"), Clock())
     first = store.audit(lambda log, db: log.read(db))[0].anchor
     store.audit(lambda log, db: db.execute(sa.delete(log.entries).where(log.entries.c.position == 2)))
     answer = run(home, "audit", "verify")
-    assert answer.returncode == TABLE[CorruptDataError].exit_code
-    assert "written up to 2" in answer.stderr
+    assert answer.code == TABLE[CorruptDataError].exit_code
+    assert "written up to 2" in answer.err
     moved = sa.update(AUDIT.head).values(position=1, sha256=first.sha256)
     store.audit(lambda _, db: db.execute(moved))
     store.close()
-    assert run(home, "audit", "verify").returncode == 0
-    assert "before the anchor at 2" in run(home, "audit", "verify", "--anchor", anchor).stderr
+    assert run(home, "audit", "verify").code == 0
+    assert "before the anchor at 2" in run(home, "audit", "verify", "--anchor", anchor).err
 
 
 def test_hashes_in_a_line_for_people_are_cut_and_words_are_not() -> None:

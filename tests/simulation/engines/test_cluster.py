@@ -38,7 +38,7 @@ from simulation.engines import cluster as cluster_engine  # noqa: E402
 from simulation.engines.cluster import ClusterEngine  # noqa: E402
 from simulation.engines.cluster_worker import MakeEngine  # noqa: E402
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 WAIT_S = 240.0
 PER_SHARD = 2
 TINY, DIM = tiny_cnn(), 8

@@ -32,6 +32,7 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.slow
 def test_an_experiment_on_a_cluster_is_the_sequential_one(tmp_path: Path, temporary: Path) -> None:
     spec = with_changes(parse(SMALL), rounds=1)
     said: list[str] = []

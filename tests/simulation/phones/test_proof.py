@@ -34,6 +34,8 @@ from tests.helpers import ROOT
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 from tests.simulation.phones.recorded import Done, Plan, Sent, crops_of, joined, ran, read
 
+pytestmark = pytest.mark.slow
+
 HERE, ELSEWHERE = 34, (3, 3)
 PHONES = HERE + sum(ELSEWHERE)
 ROUNDS = 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from typer.testing import CliRunner
@@ -17,23 +19,15 @@ from mien.protocol.tensors import PublicShard
 from mien.specs import FaceInputSpec
 from simulation.program.cli import app
 from simulation.synthetic import committed_faces
+from tests.programs import Answer, run_as_is
 
-PROGRAM = Path(sys.executable).parent / "mien-sim"
 
-
-def mien_sim(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run the installed program to its end."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MIEN_")}
-    return subprocess.run(
-        [str(PROGRAM), *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=240,
-        cwd=cwd,
-        env=environment,
-    )
+def mien_sim(*arguments: object, cwd: Path) -> Answer:
+    """Run the program to its end, in a folder, without settings from outside."""
+    with contextlib.chdir(cwd), mock.patch.dict(os.environ):
+        for name in [name for name in os.environ if name.startswith("MIEN_")]:
+            del os.environ[name]
+        return run_as_is("mien-sim", *arguments)
 
 
 @pytest.fixture
@@ -90,31 +84,31 @@ class TestPack:
         out = tmp_path / "shard.safetensors"
         options = ("--out", out, "--licence", "CC0", "--source", "renders", "--json")
         done = mien_sim("data", "pack", people, *options, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        (line,) = done.stdout.splitlines()
+        assert (done.code, done.err) == (0, "")
+        (line,) = done.out.splitlines()
         answer = json.loads(line)
         assert (answer["identities"], answer["images"], answer["fte"]) == (2, 4, 0)
         assert len(PublicShard.from_bytes(out.read_bytes(), FaceInputSpec()).crops) == 4
 
         again = mien_sim("data", "pack", people, *options, cwd=tmp_path)
-        assert again.returncode == TABLE[AlreadyExistsError].exit_code
-        assert again.stdout == ""
-        (line,) = again.stderr.splitlines()
+        assert again.code == TABLE[AlreadyExistsError].exit_code
+        assert again.out == ""
+        (line,) = again.err.splitlines()
         assert json.loads(line)["error"] == "already_exists"
 
     def test_answer_for_people_is_printed_as_it_is(self, people: Path, tmp_path: Path) -> None:
         out = tmp_path / "[bold]odd[/].safetensors"
         out.parent.mkdir()
         done = mien_sim("data", "pack", people, "--out", out, "--licence", "CC0", "--source", "renders", cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert f"{out}: 4 crops of 2 people, 0 refused" in done.stdout
+        assert (done.code, done.err) == (0, "")
+        assert f"{out}: 4 crops of 2 people, 0 refused" in done.out
 
     def test_error_for_people_is_one_line(self, tmp_path: Path) -> None:
         (tmp_path / "a folder whose name is long enough to be wrapped in a terminal of eighty columns").mkdir()
         (folder,) = tmp_path.iterdir()
         done = mien_sim("data", "pack", folder, "--out", "x", "--licence", "CC0", "--source", "y", cwd=tmp_path)
-        assert done.returncode == TABLE[EmptyFolderError].exit_code
-        (line,) = done.stderr.splitlines()
+        assert done.code == TABLE[EmptyFolderError].exit_code
+        (line,) = done.err.splitlines()
         assert line.startswith("error (empty_folder): ")
         assert folder.name in line
 
@@ -124,9 +118,9 @@ class TestDemoRefuses:
 
     def refused(self, tmp_path: Path, *arguments: object) -> dict[str, str]:
         done = mien_sim("demo", "--out", tmp_path / "out", *arguments, "--json", cwd=tmp_path)
-        assert done.stdout == ""
-        answer: dict[str, str] = json.loads(done.stderr.splitlines()[-1])
-        assert done.returncode == {cls.code: row.exit_code for cls, row in TABLE.items()}[answer["error"]]
+        assert done.out == ""
+        answer: dict[str, str] = json.loads(done.err.splitlines()[-1])
+        assert done.code == {cls.code: row.exit_code for cls, row in TABLE.items()}[answer["error"]]
         assert not (tmp_path / "out" / "state").exists()
         return answer
 
@@ -165,13 +159,13 @@ class TestDemoRefuses:
         precious.parent.mkdir(parents=True)
         precious.write_text("keep")
         done = mien_sim("demo", "--out", tmp_path / "mine", "--json", cwd=tmp_path)
-        assert done.returncode == TABLE[AlreadyExistsError].exit_code
+        assert done.code == TABLE[AlreadyExistsError].exit_code
         assert precious.read_text() == "keep"
 
     def test_file_in_the_way(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("keep")
         done = mien_sim("demo", "--out", tmp_path / "file", "--json", cwd=tmp_path)
-        assert done.returncode == TABLE[AlreadyExistsError].exit_code
+        assert done.code == TABLE[AlreadyExistsError].exit_code
         assert (tmp_path / "file").read_text() == "keep"
 
 

@@ -7,10 +7,13 @@ import io
 import json
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+from mien.shell import cli as shell
 from scripts.write_cli_snapshot import entry_point
 
 
@@ -30,10 +33,21 @@ class Answer:
 
 def run(program: str, *arguments: object) -> Answer:
     """Run a command with --json to its end; nobody can be asked."""
+    return run_as_is(program, *arguments, "--json")
+
+
+def run_as_is(program: str, *arguments: object, environment: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """Run a command to its end, with these variables changed; nobody can be asked.
+
+    It ends as a process of its own would, without its start: that alone takes seconds where torch is needed. Not within
+    a running event loop, for commands run their own.
+    """
     out, err, mask = io.StringIO(), io.StringIO(), os.umask(0o077)
     with (
-        mock.patch.object(sys, "argv", [program, *map(str, arguments), "--json"]),
+        mock.patch.object(sys, "argv", [program, *map(str, arguments)]),
         mock.patch.object(sys, "stdin", io.StringIO()),
+        mock.patch.object(shell, "refuse_core_dumps"),  # it would hold for whatever this process does later
+        mock.patch.dict(os.environ, environment),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):
