@@ -187,10 +187,17 @@ def _shown(task: TaskSpec) -> tuple[str, ...]:
     return *(_SHOWS[name] for name in task.privacy.reveals), *told
 
 
+def told_apart(least: int) -> tuple[int, int]:
+    """Return the largest measured sum of moments of no more than `least` phones, and how often members were told apart.
+
+    That is in percent. A smaller sum tells more, so nothing is promised that a larger one would hold.
+    """
+    return next((each for each in reversed(_TOLD_APART) if each[0] <= least), _TOLD_APART[0])
+
+
 def _told_apart(task: TaskSpec) -> str:
-    """Return what was measured of sums as large as this task's: of the next smaller size, which tell more."""
-    least = smallest_sum(task)
-    size, percent = next((each for each in reversed(_TOLD_APART) if each[0] <= least), _TOLD_APART[0])
+    """Return what was measured of sums as large as this task's."""
+    size, percent = told_apart(smallest_sum(task))
     return (
         f"In trials on such sums over {size:,} phones, of one person who was in the sum and one who was not, a server "
         f"with other photos of both told which was which {percent} times in 100 (guessing: 50)."

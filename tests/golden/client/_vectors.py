@@ -11,6 +11,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
+from device_sdk.rounds.disclosure import told_apart
 from device_sdk.rounds.participate import local_seed
 from device_sdk.runtimes.schedule import batches
 from device_sdk.storage.sealing import SecretKey, bind, seal
@@ -489,6 +490,7 @@ def everybody() -> Json:
         "json": task_to_json(OPENING).decode(),
         "contribution_sha256": lanes.sha256,
         "contribution_size": lanes.size,
+        "told_apart": [[least, *told_apart(least)] for least in (3, 4, 63, 64, 1000, 5000)],
         "told": [
             {"reply": pack_tensors(reply).hex(), "words": shared_words(reply, shared).hex()}
             for reply in (fedface.reply(state, "phone") for state in (begun, opened))

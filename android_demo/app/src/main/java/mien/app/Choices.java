@@ -4,6 +4,7 @@ import android.content.Context;
 import android.content.SharedPreferences;
 import java.util.Collections;
 import java.util.EnumSet;
+import java.util.Set;
 import mien.client.secagg.Profile;
 import mien.client.tasks.Agreement;
 
@@ -80,10 +81,12 @@ public final class Choices {
     /** Returns what the owner agreed to, as the client checks it. */
     public Agreement agreement() {
         int epsilon = of(Limit.EPSILON);
+        Set<String> reveals =
+                of(Limit.MOMENTS) == 1 ? Collections.singleton(Agreement.CLASS_MOMENT) : Collections.<String>emptySet();
         return new Agreement(
                         of(Limit.FEWEST),
                         EnumSet.of(Profile.MALICIOUS_SERVER),
-                        Collections.<String>emptySet(),
+                        reveals,
                         of(Limit.PER_MODEL),
                         of(Limit.PER_DAY))
                 .withPeers(of(Limit.PEER_AGE), of(Limit.ATTESTED) == 1)

@@ -8,6 +8,10 @@ public enum Limit {
     FEWEST(
             "fewest", new int[] {4, 8, 16, 32, 64}, R.plurals.fewest, 0, R.string.fewest_title, R.string.fewest_what,
             R.string.fewest_costs, R.string.fewest_lower_text),
+    /** Whether sums of templates multiplied with themselves may be opened in clear (1). */
+    MOMENTS(
+            "moments", new int[] {1, 0}, R.plurals.moments, R.string.moments_none, R.string.moments_title,
+            R.string.moments_what, R.string.moments_costs, R.string.moments_lower_text),
     /** How many days ago the registrar has to have admitted a phone that counts towards them; 0: all count. */
     PEER_AGE(
             "peer_age_days", new int[] {0, 1, 7, 30}, R.plurals.peer_age, R.string.peer_age_none, R.string.peer_age_title,
@@ -59,6 +63,8 @@ public enum Limit {
         switch (this) {
             case FEWEST:
                 return standard.minCohort;
+            case MOMENTS:
+                return standard.reveals.contains(Agreement.CLASS_MOMENT) ? 1 : 0;
             case PEER_AGE:
                 return standard.minPeerAgeDays;
             case ATTESTED:

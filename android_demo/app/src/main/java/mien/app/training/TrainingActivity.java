@@ -129,7 +129,14 @@ public final class TrainingActivity extends Screen {
             return stage;
         }
         String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
-        return stage + "\n" + sends + noise(told);
+        return stage + "\n" + sends + moments(told) + noise(told);
+    }
+
+    /** Returns how well the sum tells who is in it, where it is one of moments in clear. */
+    private String moments(Disclosure told) {
+        return told.toldApartPercent == 0
+                ? ""
+                : "\n" + getString(R.string.training_moments, told.toldApartPhones, told.toldApartPercent);
     }
 
     /** Returns who adds noise, where somebody does. */

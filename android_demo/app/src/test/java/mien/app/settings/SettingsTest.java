@@ -14,6 +14,7 @@ import android.widget.RadioButton;
 import android.widget.TextView;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.util.Collections;
 import mien.app.Extras;
 import mien.app.Limit;
 import mien.app.R;
@@ -85,6 +86,7 @@ public class SettingsTest extends ScreenRunner {
         Agreement standard = new Agreement();
         Agreement agreed = phone().choices.agreement();
         assertEquals(standard.minCohort, agreed.minCohort);
+        assertEquals("nothing is shown that nobody allowed", Collections.emptySet(), agreed.reveals);
         assertEquals(standard.minPeerAgeDays, agreed.minPeerAgeDays);
         assertEquals(standard.countsAttestedPeers, agreed.countsAttestedPeers);
         assertEquals(standard.maxEpsilon, agreed.maxEpsilon, 0);
@@ -121,6 +123,7 @@ public class SettingsTest extends ScreenRunner {
         }
         Agreement agreed = phone().choices.agreement();
         assertTrue(agreed.countsAttestedPeers);
+        assertEquals(Collections.singleton(Agreement.CLASS_MOMENT), agreed.reveals);
         assertTrue(Double.isInfinite(agreed.maxEpsilon));
         assertEquals(0, agreed.minPeerAgeDays);
     }

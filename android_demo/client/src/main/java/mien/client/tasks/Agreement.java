@@ -27,6 +27,9 @@ public final class Agreement {
     /** The most that all sums of the population together may tell of this device; infinite without a limit. */
     public final double maxEpsilon;
 
+    /** What a task {@code reveals} that opens sums of templates multiplied with themselves. */
+    public static final String CLASS_MOMENT = "class_moment";
+
     public static final int SUMS_PER_MODEL = 1;
     public static final int SUMS_PER_DAY = 24;
 

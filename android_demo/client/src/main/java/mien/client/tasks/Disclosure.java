@@ -6,6 +6,9 @@ import java.util.TreeSet;
 
 /** What leaves the phone in a round, in numbers, for an app to say in its user's language before it leaves. */
 public final class Disclosure {
+    /** Phones in an opened sum of moments, and how often in 100 its members were told from others (docs/leakage.md). */
+    private static final int[][] TOLD_APART = {{4, 99}, {16, 99}, {64, 99}, {256, 93}, {1024, 77}, {4096, 65}};
+
     public final String task;
     /** Numbers that are sent, and their bytes under masks. */
     public final int numNumbers;
@@ -27,6 +30,13 @@ public final class Disclosure {
      * that the coordinator opens; it tells nobody's template, but whether somebody whose face is known took part.
      */
     public final Set<String> reveals;
+    /**
+     * Of a task that opens sums of moments in clear: of one person who was in such a sum over so many phones and one who was
+     * not, a server with other photos of both told which was which so often in 100 (guessing: 50), in trials. 0 of others.
+     */
+    public final int toldApartPhones;
+
+    public final int toldApartPercent;
     /** Who adds noise for differential privacy: "none", "central_gaussian" (the coordinator), "skellam" (each phone). */
     public final String noise;
     /** What that promises over all tasks together; 0 without noise. */
@@ -45,8 +55,22 @@ public final class Disclosure {
         weight = trains ? Math.min(numImages, task.maxWeight) : 1;
         fewest = task.smallestSum;
         reveals = Collections.unmodifiableSet(new TreeSet<>(task.reveals));
+        int[] measured = reveals.contains(Agreement.CLASS_MOMENT) ? toldApart(fewest) : new int[2];
+        toldApartPhones = measured[0];
+        toldApartPercent = measured[1];
         noise = task.dp.name;
         epsilon = task.dp.epsilon;
         delta = task.dp.delta;
+    }
+
+    /** Returns the largest sum that was measured of no more than so many phones, which tells more, and the rate. */
+    static int[] toldApart(int fewest) {
+        int[] found = TOLD_APART[0];
+        for (int[] each : TOLD_APART) {
+            if (each[0] <= fewest) {
+                found = each;
+            }
+        }
+        return found;
     }
 }

@@ -22,7 +22,6 @@ import mien.client.wire.Fields;
  */
 final class Everybody {
     static final String FORM = "everybody";
-    static final String REVEALS = "class_moment";
     private static final String MOMENT = "moment";
     private static final String NUMBER = "moment_number";
     private static final String DEVICES = "moment_devices";
@@ -59,7 +58,7 @@ final class Everybody {
         Methods.require(spec[1] >= 0 && spec[1] < 1, task, "options.everybody.margin = " + spec[1]);
         Methods.require(task.profile != null, task, "plain sums of moments, each of which is a phone's template,");
         Methods.require(task.groups == 1, task, "sums of moments over groups, which tell more of each phone,");
-        boolean isSaid = task.reveals.equals(Collections.singleton(REVEALS));
+        boolean isSaid = task.reveals.equals(Collections.singleton(Agreement.CLASS_MOMENT));
         Methods.require(
                 isSaid || task.reveals.isEmpty() && task.dp.isOn(), task, "sums of moments without saying exactly so");
         Methods.require(task.rounds > 1, task, "a single round, whose moments nobody would use,");

@@ -49,7 +49,7 @@ final class FedFace {
 
     /** Returns the form that a task asks for; it asks for moments where it says that they are shown. */
     private static String form(TaskSpec task) {
-        boolean saysMoments = task.reveals.contains(Everybody.REVEALS);
+        boolean saysMoments = task.reveals.contains(Agreement.CLASS_MOMENT);
         return task.options.text("private_form", saysMoments ? Everybody.FORM : "softmax");
     }
 

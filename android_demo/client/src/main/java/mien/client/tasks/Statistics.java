@@ -24,7 +24,6 @@ import mien.client.wire.Fields;
 final class Statistics {
     static final String NAME = "statistics";
 
-    private static final String REVEALS = "class_moment";
     private static final String WEIGHT = "adapter.weight";
     private static final String BIAS = "adapter.bias";
     private static final String GATE_WEIGHT = "adapter.gate_weight";
@@ -66,7 +65,7 @@ final class Statistics {
         if (task.groups > 1) {
             throw refused(task, "deals phones into groups, whose smaller sums tell more of each");
         }
-        boolean isSaid = task.reveals.equals(Collections.singleton(REVEALS));
+        boolean isSaid = task.reveals.equals(Collections.singleton(Agreement.CLASS_MOMENT));
         if (!isSaid && !(task.reveals.isEmpty() && task.dp.isOn())) {
             throw refused(
                     task,

@@ -55,6 +55,19 @@ public class EverybodyTest {
         assertEquals(part().size, disclosure.numParameters);
         assertEquals(layout.size, disclosure.numNumbers);
         assertEquals(Collections.singleton("class_moment"), disclosure.reveals);
+        assertArrayEquals(
+                Disclosure.toldApart(disclosure.fewest),
+                new int[] {disclosure.toldApartPhones, disclosure.toldApartPercent});
+    }
+
+    @Test
+    public void whatWasMeasuredOfSuchSumsIsPythons() throws Exception {
+        Vectors cases = file().at("told_apart");
+        for (int i = 0; i < cases.size(); i++) {
+            Vectors each = cases.at(i);
+            int[] measured = {each.at(1).word(), each.at(2).word()};
+            assertArrayEquals(measured, Disclosure.toldApart(each.at(0).word()));
+        }
     }
 
     @Test
