@@ -1,8 +1,8 @@
 """Through the network's last block: what each method learns where phones train SFace itself and not a map behind it.
 
-People and pictures are those of `simulation.papers.conditions`, of one condition: every second picture of everybody is
-in it. Phones hold one person each and train 545,280 parameters of SFace's last two blocks, on what enters them. Nobody
-trains on the people of `validation`, on whose pictures rates were chosen, nor on those of `test`.
+People and pictures are those of `simulation.papers.conditions`, of one condition: every second picture of everybody but
+public people is in it. Phones hold one person each and train 545,280 parameters of SFace's last two blocks, on what
+enters them. What trains counts with the one of its `rates` under which validation people have the lowest EER.
 
     mien-sim reproduce block --faces lfw/images
 
@@ -11,10 +11,12 @@ A row is a method: another one is a row of `tables.toml` more.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from mien.layout import Vector
 from mien.specs import LocalSpec, TaskSpec, from_mapping
@@ -23,6 +25,7 @@ from simulation.engines.engine import run_task
 from simulation.faces.conditions import every_second, in_condition
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench, open_network
+from simulation.papers.conditions import GROUPS, best_of
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables
 
@@ -36,36 +39,40 @@ def study(*, quick: bool, faces: Path | None) -> Experiment:
 
 
 def measure(job: Job) -> Mapping[str, Any]:
-    """Return test people's verification in the condition, that of their clean pictures, and validation people's."""
+    """Return test people's verification in the condition, and that of their clean pictures under the same model."""
     settings = job.settings
     clean = open_network(job.faces, settings["max_people"], settings["max_images"])
-    seen = in_half(clean, settings["condition"])
-    phones, validation, test = clean.split(job.seed, *(settings[name] for name in ("phones", "validation", "test")))
-    theta = trained(seen, phones, settings, job.seed)
-    found = dict[str, float]()
-    for prefix, bench, people in (("", seen, test), ("clean_", clean, test), ("val_", seen, validation)):
-        rates = bench.verification(theta, people)
-        found |= {prefix + name: rates[name] for name in _RATES if name in rates}
+    phones, public, validation, test = clean.split(job.seed, *(settings[name] for name in GROUPS))
+    seen = in_half(clean, settings["condition"], public)
+    found, theta = dict[str, float](), clean.theta
+    if rates := settings.get("rates"):
+        people = public if settings.get("held") == "public" else phones  # the control: public people, and no phone
+        found["rate"], theta = best_of(
+            rates, lambda rate: trained(seen, people, settings, job.seed, rate), seen, validation
+        )
+    for prefix, bench in (("", seen), ("clean_", clean)):
+        measured = bench.verification(theta, test)
+        found |= {prefix + name: measured[name] for name in _RATES if name in measured}
     return found
 
 
-def in_half(clean: Workbench, condition: str) -> Workbench:
-    """Return the workbench whose every second picture of a person is in a condition."""
-    crops = clean.crops.copy()
-    odd = every_second(clean.labels)
-    crops[odd] = in_condition(condition, crops[odd])
+def in_half(clean: Workbench, condition: str, spared: Sequence[str] = ()) -> Workbench:
+    """Return the workbench whose every second picture of a person is in a condition, but for those who are spared."""
+    odd, crops = every_second(clean.labels), clean.crops.copy()
+    kept = np.isin(clean.labels[odd], [clean.people.index(name) for name in spared])
+    # Draws follow from a picture's place among all of them, so those who are spared are changed and left out.
+    crops[odd[~kept]] = in_condition(condition, clean.crops[odd])[~kept]
     return replace(clean, crops=crops)
 
 
-def trained(bench: Workbench, phones: tuple[str, ...], settings: Mapping[str, Any], seed: int) -> Vector:
-    """Return the model that a row's system makes of phones' people."""
-    if settings["system"] == "pretrained":
-        return bench.theta
+def trained(bench: Workbench, people: tuple[str, ...], settings: Mapping[str, Any], seed: int, rate: float) -> Vector:
+    """Return the model that a row's system makes of these people, one a phone, at a learning rate."""
     if settings["system"] == "pooled":
-        local = LocalSpec(**settings["local"], flip=False)
-        return bench.trained_centrally(phones, "cosface", local, seed, **settings["cosface"])
+        local = from_mapping(LocalSpec, {**settings["local"], "lr": rate, "flip": False})
+        return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
+    task = replace(task, local=replace(task.local, lr=rate))
     engine = choose("auto", bench.runtime, task, bench.part).engine
     return run_task(
-        task, bench.part, bench.dim, bench.theta, bench.cohort({name: (name,) for name in phones}), engine
+        task, bench.part, bench.dim, bench.theta, bench.cohort({name: (name,) for name in people}), engine
     ).state.theta

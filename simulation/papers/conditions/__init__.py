@@ -13,7 +13,7 @@ with the one under which validation people, who are in nothing else, have the lo
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -53,17 +53,25 @@ def measure(job: Job) -> Mapping[str, Any]:
     found = dict[str, float]()
     for condition in CONDITIONS:
         bench = behind_features(whole, np.where(known_N[:, None], features[CLEAN], features[condition]))
+        train = functools.partial(_trained, bench, phones, public, settings, job.seed)
         if rates := settings.get("rates"):
-            tried = {rate: _trained(bench, phones, public, settings, job.seed, rate) for rate in rates}
-            missed = {rate: bench.verification(theta, validation)["eer"] for rate, theta in tried.items()}
-            found[f"{condition}_rate"] = best = min(rates, key=missed.__getitem__)
-            theta = tried[best]
+            found[f"{condition}_rate"], theta = best_of(rates, train, bench, validation)
         else:
-            theta = _trained(bench, phones, public, settings, job.seed)
+            theta = train()
         for word, seen in ((condition, bench), (f"{condition}_{CLEAN}", clean)):
             rates = seen.verification(theta, test)
             found |= {f"{word}_{name}": rates[name] for name in ("eer", "tar_1e-2", "tar_1e-3") if name in rates}
     return found
+
+
+def best_of(
+    rates: Sequence[float], train: Callable[[float], Vector], bench: Workbench, validation: tuple[str, ...]
+) -> tuple[float, Vector]:
+    """Return the rate under whose model validation people have the lowest EER, and that model; each is trained once."""
+    tried = {rate: train(rate) for rate in rates}
+    missed = {rate: bench.verification(theta, validation)["eer"] for rate, theta in tried.items()}
+    best = min(rates, key=missed.__getitem__)
+    return best, tried[best]
 
 
 def _trained(

@@ -26,6 +26,7 @@ from simulation.engines.stacked import StackedEngine
 from simulation.faces.conditions import every_second
 from simulation.faces.workbench import Workbench, open_network
 from simulation.papers.block import in_half, study, trained
+from simulation.papers.conditions import GROUPS
 
 QUICK, FULL = study(quick=True, faces=None), study(quick=False, faces=None)
 FEDFACE = find_method("fedface")
@@ -52,16 +53,17 @@ def test_every_row_is_a_task_that_its_method_takes(row: Any, bench: Workbench) -
     task = from_mapping(TaskSpec, row.settings["task"])
     layout = find_method(task.method).contribution_layout(task, bench.part, bench.dim)
     assert bool(layout.revealed) == (row.name == "fedface")
-    assert ("moment" in layout.slices) == row.name.startswith("everybody")
+    assert ("moment" in layout.slices) == (row.name.startswith("everybody") or row.name == "control")
     assert bench.part.size == 545_280
-    assert task.cohort.size == row.settings["some" if "some" in row.name else "phones"]
+    held = {"control": "public", "everybody_all": "phones"}.get(row.name, "some")
+    assert task.cohort.size == row.settings[held]
 
 
 def test_both_scales_have_the_same_rows_and_nobody_twice() -> None:
     assert [row.name for row in QUICK.rows] == [row.name for row in FULL.rows]
     for each in (QUICK, FULL):
         settings = each.rows[0].settings
-        assert settings["phones"] + settings["validation"] + settings["test"] == settings["max_people"]
+        assert sum(settings[name] for name in GROUPS) == settings["max_people"]
 
 
 def test_every_second_picture_is_in_the_condition(bench: Workbench) -> None:
@@ -69,15 +71,19 @@ def test_every_second_picture_is_in_the_condition(bench: Workbench) -> None:
     assert odd.tolist() == [4 * person + number for person in range(5) for number in (1, 3)]
     differs = (in_half(bench, "dark").crops != bench.crops).any(axis=(1, 2, 3))
     np.testing.assert_array_equal(np.flatnonzero(differs), odd)
+    spared = in_half(bench, "dark", bench.people[1:2]).crops
+    np.testing.assert_array_equal(spared[4:8], bench.crops[4:8])
+    others = bench.labels != 1
+    np.testing.assert_array_equal(spared[others], in_half(bench, "dark").crops[others])
 
 
-@pytest.mark.parametrize("name", ["everybody_some", "pooled"])
+@pytest.mark.parametrize("name", ["everybody", "pooled"])
 def test_a_row_trains_the_blocks_and_nothing_else(bench: Workbench, name: str) -> None:
     (row,) = [row for row in QUICK.rows if row.name == name]
     settings = row.settings
     if "task" in settings:
         settings = {**settings, "task": {**settings["task"], "cohort": {"size": 4, "min_reports": 4}}}
-    changed = trained(bench, bench.people, settings, 0) != bench.theta
+    changed = trained(bench, bench.people, settings, 0, 0.1) != bench.theta
     assert changed.sum() > 100_000
     assert bench.part.gather(changed).sum() == changed.sum()
 
