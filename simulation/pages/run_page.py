@@ -26,6 +26,7 @@ from simulation.pages.figures import (
     roc_chart,
     rounds_chart,
 )
+from simulation.runs.experiment import harm
 from simulation.runs.records import REPORT, RunFolder
 
 MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
@@ -46,6 +47,8 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
         text = f"{len(records)} of {spec['task']['rounds']} rounds are done. Go on with mien-sim run --resume."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     else:
+        worse = harm(result["before"], result["after"])
+        sections += worse_notice([worse] if worse else [])
         sections += [_headlines(result), *_curves(result), _points(result)]
     if warnings := _warnings(records):
         sections.append(Prose("warnings", "Trained nothing", warnings, is_notice=True))
@@ -56,6 +59,12 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     sections.append(_facts(spec, result))
     lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
     return render(Report(spec["name"], lede, tuple(sections)))
+
+
+def worse_notice(sentences: Sequence[str]) -> list[Section]:
+    """Return the notice of runs that made their models worse; none where none did."""
+    words = tuple(f"{each[0].upper()}{each[1:]}." for each in sentences)
+    return [Prose("worse", "Worse than before training", words, is_notice=True)] if words else []
 
 
 def _warnings(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:

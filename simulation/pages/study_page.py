@@ -8,6 +8,7 @@ from typing import Any
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
 from mien.shell.pages.charts import MAX_SERIES
 from simulation.pages.figures import angles_figure, band_of, rounds_chart, weights_chart
+from simulation.pages.run_page import worse_notice
 from simulation.runs.experiment import Results, Row, claim_cells, heading, table_cells
 from simulation.runs.experiment import Table as StudyTable
 
@@ -20,6 +21,7 @@ def study_page(results: Results, *, command: str) -> str:
     sections: list[Section] = [Prose("measured", "What was measured", study.notes)] if study.notes else []
     if study.claims:
         sections.append(_claims(results))
+    sections += worse_notice(results.harmed())
     sections += study_tables(results, command)
     sections += study_sections(results)
     if results.failures:

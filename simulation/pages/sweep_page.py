@@ -12,7 +12,7 @@ from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, columns, render
 from mien.shell.pages.charts import MAX_SERIES
 from simulation.pages.figures import angles_figure, band_of, det_figure, rounds_chart
-from simulation.pages.run_page import curve_of
+from simulation.pages.run_page import curve_of, worse_notice
 from simulation.pages.study_page import study_tables
 from simulation.runs.collected import CollectedRun, collect
 from simulation.runs.experiment import Experiment, Results, markdown
@@ -39,6 +39,7 @@ def sweep_page(results: Results, folder: Path, *, command: str) -> str:
     if missing:
         text = f"{missing} of {len(sweep.rows) * len(sweep.seeds)} runs are not done. The same command goes on."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
+    sections += worse_notice(results.harmed())
     sections += study_tables(results, command)
     if left_out:
         told = f"Figures show the {MOST} settings of the lowest error, of {len(sweep.rows)}."

@@ -84,6 +84,7 @@ def run_command(
     from simulation.faces.sources import faces_root
     from simulation.pages.run_page import write_run
     from simulation.program.progress import said_when_interrupted, watching
+    from simulation.runs.experiment import harm
     from simulation.runs.export import TensorBoard
     from simulation.runs.run import dry_run as dry_run_of
     from simulation.runs.run import run_experiment
@@ -116,10 +117,13 @@ def run_command(
         "report": str(page),
         "eer_before": result["before"]["eer"],
         "eer_after": result["after"]["eer"],
+        "worse": harm(result["before"], result["after"]),
         "test_people": result["test_people"],
         "cpu_s": round(sum(result["run"]["cpu_s"].values()), 1),
     }
     text = f"EER {answer['eer_before']:.2%} before, {answer['eer_after']:.2%} after training\n{page}"
+    if answer["worse"]:
+        text = f"{text}\nwarning: {answer['worse']}"
     cli.emit(answer, as_json=as_json, human=lambda: cli.say(text))
 
 
@@ -197,6 +201,7 @@ def sweep(
         "runs": len(results.records),
         "settings": [{"name": row.name, "changes": dict(row.settings["changes"])} for row in swept.rows],
         "failures": [{"row": f.row, "seed": f.seed, "reason": f.reason} for f in results.failures],
+        "worse": results.harmed(),
     }
     cli.emit(answer, as_json=as_json, human=lambda: cli.say(f"{markdown(results)}\n{folder / REPORT}"))
     if results.failures:

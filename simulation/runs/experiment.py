@@ -220,6 +220,26 @@ class Results:
         ours, theirs = self.values(greater, metric), self.values(lesser, metric)
         return estimate([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
+    def harmed(self) -> list[str]:
+        """Return a sentence for each row whose training made the model worse, by more than chance explains.
+
+        That is where the interval of `eer` - `eer_before` over seeds lies above zero; of one seed, where the interval
+        over identities does. Rows without these figures are left out.
+        """
+        found = []
+        for row in self.experiment.rows:
+            before, after = self.values(row.name, "eer_before"), self.values(row.name, "eer")
+            both = [seed for seed in after if seed in before]
+            lows = self.values(row.name, "eer_low")
+            gain = estimate([after[seed] - before[seed] for seed in both])
+            low = None if gain is None else gain.low
+            if gain is not None and low is None:
+                low = lows[both[0]] - before[both[0]] if both[0] in lows else None
+            if gain is not None and low is not None and low > 0:
+                means = [math.fsum(each[seed] for seed in both) / len(both) for each in (before, after)]
+                found.append(f"{row.label}: {_worse(*means)}")
+        return found
+
     def verdict(self, claim: Claim) -> str:
         """Return whether a claim holds: `holds`, `holds on average`, `does not hold` or `not measured`.
 
@@ -234,6 +254,21 @@ class Results:
         if found.mean <= 0:
             return "does not hold"
         return "holds" if found.low is not None and found.low > 0 else "holds on average"
+
+
+def harm(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """Return a sentence where training made a model worse by more than chance explains, empty where it did not.
+
+    `before` and `after` are what a run measured; chance is the interval of the later EER over identities.
+    """
+    return _worse(before["eer"], after["eer"]) if after["eer_low"] > before["eer"] else ""
+
+
+def _worse(before: float, after: float) -> str:
+    return (
+        f"training made the model worse: EER {before:.2%} before, {after:.2%} after; train less "
+        "(task.local.lr, task.rounds), or on other faces"
+    )
 
 
 def read_results(
@@ -283,6 +318,8 @@ def markdown(results: Results, *, command: str = "") -> str:
         lines += [f"### {table.title}", "", *table_lines(results, table), ""]
         if table.note:
             lines += [table.note, ""]
+    for worse in results.harmed():
+        lines += [f"**Worse than before training.** {worse}.", ""]
     if study.claims:
         lines += ["### What the paper claims, and whether it holds here", "", *claim_lines(results), ""]
     for failure in results.failures:

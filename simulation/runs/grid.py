@@ -266,7 +266,7 @@ def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None)
         after_round=lambda record, _total: write(record) if write else None,
     )
     after = result["after"]
-    figures = {"eer_before": result["before"]["eer"], "eer": after["eer"]}
+    figures = {"eer_before": result["before"]["eer"], "eer": after["eer"], "eer_low": after["eer_low"]}
     figures |= {f"tar_{point['target_fmr']:g}": point["tar"] for point in after["points"] if "tar" in point}
     return {**figures, "cpu_s": sum(result["run"]["cpu_s"].values())}
 

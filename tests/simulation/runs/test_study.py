@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mien.errors import ConfigError, UndefinedMetricError
+from simulation.pages.study_page import study_page
 from simulation.runs.experiment import (
     Claim,
     Column,
@@ -24,6 +25,7 @@ from simulation.runs.experiment import (
     Row,
     Table,
     estimate,
+    harm,
     markdown,
     t_quantile,
 )
@@ -164,6 +166,37 @@ def test_markdown_stands_beside_the_paper() -> None:
     assert "| good beats worse | +20.00 ± 0.00 (EER) | holds |" in text
     assert "`mien-sim reproduce toy`" in text
     assert "not measured" in markdown(Results(one, (0, 1), {}))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "low", "is_told"),
+    [
+        ([0.03, 0.03, 0.03], [0.05, 0.051, 0.049], None, True),
+        ([0.03, 0.03, 0.03], [0.031, 0.05, 0.029], None, False),  # within what seeds differ by
+        ([0.05, 0.05], [0.03, 0.03], None, False),
+        ([0.03], [0.05], [0.04], True),
+        ([0.03], [0.05], [0.02], False),  # within the interval over people
+        ([0.03], [0.05], None, False),  # a record of before there was one
+    ],
+)
+def test_training_that_harms_is_told(
+    before: list[float], after: list[float], low: list[float] | None, is_told: bool
+) -> None:
+    records = {}
+    for seed in range(len(before)):
+        lows = {} if low is None else {"eer_low": low[seed]}
+        records["good", seed] = {"metrics": {"eer_before": before[seed], "eer": after[seed], **lows}}
+    results = Results(study(GOOD, WORSE), tuple(range(len(before))), records)
+    told = f"Good one: training made the model worse: EER {before[0]:.2%} before"
+    assert [each.startswith(told) for each in results.harmed()] == [True] * is_told
+    assert ("**Worse than before training.**" in markdown(results)) == is_told
+    assert ("Worse than before training" in study_page(results, command="")) == is_told
+
+
+def test_a_run_says_whether_it_made_the_model_worse() -> None:
+    after = {"eer": 0.05, "eer_low": 0.04}
+    assert harm({"eer": 0.03}, after).startswith("training made the model worse: EER 3.00% before, 5.00% after")
+    assert harm({"eer": 0.045}, after) == ""
 
 
 def test_single_rows_are_measured_beside_those_that_lie_there(tmp_path: Path) -> None:
