@@ -209,6 +209,29 @@ def sweep(
 
 
 @app.command()
+def compare(
+    first: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    second: Annotated[Path, typer.Argument(help="The folder of another, on the same faces and test people.")],
+    as_json: Json = False,
+) -> None:
+    """Put two finished runs side by side: error rates before and after, and the settings in which they differ.
+
+    Example: mien-sim compare out/runs/average out/runs/adam
+    """
+    from simulation.runs.compared import compare as compared
+
+    found = compared(first, second)
+    answer = {
+        "figures": {
+            name: dict(zip(("before", "first", "second"), each, strict=True)) for name, each in found.figures.items()
+        },
+        "may_be_chance": found.may_be_chance,
+        "settings": {name: list(values) for name, values in found.settings.items()},
+    }
+    cli.emit(answer, as_json=as_json, human=lambda: cli.say(found.text))
+
+
+@app.command()
 def export(
     folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
     csv: Annotated[Path | None, typer.Option(help="Write this file, one line a figure: run, seed, round, ...")] = None,

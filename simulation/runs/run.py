@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -35,7 +34,7 @@ from simulation.faces.models import Model, read_model, sface_with_adapter, write
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
 from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
 from simulation.runs.records import Header, RunFolder, only_writer, read_json, to_json
-from simulation.runs.spec import ModelSource, Plan, RunSpec, dry_plan, make_plan
+from simulation.runs.spec import ModelSource, Plan, RunSpec, differences, dry_plan, make_plan
 
 
 def run_experiment(
@@ -283,26 +282,12 @@ def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.i
 
 
 def _check_same(kept: RunSpec, wanted: RunSpec) -> None:
-    old, new = _fields(to_mapping(kept)), _fields(to_mapping(wanted))
-    changed = sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))
-    if changed:
-        differ = ", ".join(f"{name} {_value(old, name)}, now {_value(new, name)}" for name in changed)
+    if changed := differences(kept, wanted):
+        differ = ", ".join(f"{name} {old}, now {new}" for name, (old, new) in changed.items())
         fixed = "; a run that has begun keeps its number of rounds" if "task.rounds" in changed else ""
         raise AlreadyExistsError(
             f"the folder holds a run with other settings ({differ}){fixed}; name a new folder with --out"
         )
-
-
-def _fields(data: Any, where: str = "") -> dict[str, Any]:
-    """Return path -> value of plain data, lists as they are."""
-    if not isinstance(data, Mapping):
-        return {where: data}
-    inner = (_fields(value, f"{where}.{key}" if where else key) for key, value in data.items())
-    return {name: value for each in inner for name, value in each.items()}
-
-
-def _value(fields: Mapping[str, Any], name: str) -> str:
-    return json.dumps(fields[name]) if name in fields else "not set"
 
 
 def comparisons(runtime: TorchRuntime, theta: Vector, faces: Faces) -> Comparisons:

@@ -21,6 +21,7 @@ A run writes one JSON record a round and, sealed under a key of its own folder, 
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -389,3 +390,25 @@ def with_changes(
             raise ConfigError(f"--seed is {seed}; it must not be negative")
         spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
     return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
+
+
+def differences(first: RunSpec, second: RunSpec) -> dict[str, tuple[str, str]]:
+    """Return field by path -> its two values as JSON, or "not set", where two experiments differ; in order of names."""
+    old, new = _fields(to_mapping(first)), _fields(to_mapping(second))
+    return {
+        name: (_value(old, name), _value(new, name))
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    }
+
+
+def _fields(data: Any, where: str = "") -> dict[str, Any]:
+    """Return path -> value of plain data, lists as they are."""
+    if not isinstance(data, Mapping):
+        return {where: data}
+    inner = (_fields(value, f"{where}.{key}" if where else key) for key, value in data.items())
+    return {name: value for each in inner for name, value in each.items()}
+
+
+def _value(fields: Mapping[str, Any], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "not set"
