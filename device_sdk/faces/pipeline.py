@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from device_sdk.faces.align import align_face
-from device_sdk.faces.detector import ChoiceRule, Face, FaceDetector, choose_face, load_detector
+from device_sdk.faces.detector import ChoiceRule, FaceDetector, choose_face, load_detector
 from device_sdk.faces.images import ImageSource, Pixels, display_name, name_of, pixels_of
 from device_sdk.faces.quality import DEFAULT_POLICY, Quality, QualityPolicy, assess
 from device_sdk.faces.reasons import Reason
@@ -85,7 +85,7 @@ class FacePipeline:
     def _find(self, image: Pixels, detector: FaceDetector) -> AcquiredFace:
         faces = detector.detect(image)
         if self.policy is not None and not faces:
-            faces = _found_turned(image, detector)
+            faces = detector.search_turned(image)
         face = choose_face(faces, image.shape, self.choice)
         upright = face if self.policy is None else set_upright(image, face, detector)
         face = upright or face
@@ -103,12 +103,3 @@ class FacePipeline:
                 "leave out the option for aligned crops"
             )
         return AcquiredFace(image, image, assess(image.shape, None, image, self.policy), None, 1)
-
-
-def _found_turned(image: Pixels, detector: FaceDetector) -> tuple[Face, ...]:
-    """Return faces that a search finds in the image turned by quarters: YuNet misses every fifth face on its side."""
-    for quarters in (1, 3, 2):
-        found = detector.search(np.ascontiguousarray(np.rot90(image, quarters)))
-        if found:
-            return tuple(face.turned_back(quarters, *image.shape[:2]) for face in found)
-    return ()

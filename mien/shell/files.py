@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError
+from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError, MissingDependencyError
 
 
 class InFolder:
@@ -36,6 +37,20 @@ def storage_errors(what: str) -> Iterator[None]:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise KeyStoreError(f"may not write {what}; check the folder's owner and permissions") from error
         raise
+
+
+def file_of_package(package: str, name: str) -> Path:
+    """Return where a file of an installed package is, without importing the package: that may load much more.
+
+    Raises MissingDependencyError where the package is not installed.
+    """
+    found = importlib.util.find_spec(package)
+    if found is None or not found.submodule_search_locations:
+        raise MissingDependencyError(
+            f"the package {package} with {Path(name).name} is not installed; "
+            "run: pip install '.[device]' in Mien's folder"
+        )
+    return Path(found.submodule_search_locations[0]) / name
 
 
 def file_sha256(path: Path) -> str:

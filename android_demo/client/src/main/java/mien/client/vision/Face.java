@@ -44,6 +44,20 @@ public final class Face {
         return largest;
     }
 
+    /** Returns this face of a picture that was resized in the picture that it was. */
+    Face unscaled(Frame resized, Frame before) {
+        double scaleX = (double) resized.width / before.width;
+        double scaleY = (double) resized.height / before.height;
+        double[] points = new double[landmarks.length];
+        for (int i = 0; i < points.length; i += 2) {
+            // Pixel i covers [i - 1/2, i + 1/2], before and after resizing.
+            points[i] = (landmarks[i] + 0.5) / scaleX - 0.5;
+            points[i + 1] = (landmarks[i + 1] + 0.5) / scaleY - 0.5;
+        }
+        return new Face(
+                (x + 0.5) / scaleX - 0.5, (y + 0.5) / scaleY - 0.5, width / scaleX, height / scaleY, points, score);
+    }
+
     /** Returns this face of a picture that {@link Frame#turned} turned by quarters in the picture that it was. */
     Face turnedBack(int quarters, Frame before) {
         double[] points = new double[landmarks.length + 4];

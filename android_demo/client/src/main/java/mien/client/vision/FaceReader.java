@@ -53,9 +53,13 @@ public final class FaceReader {
     /** Returns faces that a search finds in the picture turned by quarters: YuNet misses every fifth face on its side. */
     private List<Face> foundTurned(Frame frame) {
         List<Face> faces = new ArrayList<>();
+        if (Math.min(frame.width, frame.height) < YuNet.MIN_SIDE) {
+            return faces;
+        }
+        Frame small = YuNet.resized(frame);
         for (int quarters : new int[] {1, 3, 2}) {
-            for (Face face : finder.search(frame.turned(quarters))) {
-                faces.add(face.turnedBack(quarters, frame));
+            for (Face face : finder.search(small.turned(quarters))) {
+                faces.add(face.turnedBack(quarters, small).unscaled(small, frame));
             }
             if (!faces.isEmpty()) {
                 break;

@@ -21,7 +21,7 @@ public final class YuNet implements FaceFinder {
 
     static final float MIN_SCORE = 0.6f;
     static final double MAX_OVERLAP = 0.3f;
-    private static final int MIN_SIDE = 10;
+    static final int MIN_SIDE = 10;
     private static final int[] STRIDES = {8, 16, 32};
     private static final int DIVISOR = 32;
     private static final int ROW = 15;
@@ -49,18 +49,26 @@ public final class YuNet implements FaceFinder {
         return search(frame, 1);
     }
 
+    /** Returns a picture at the size at which it is searched first. */
+    static Frame resized(Frame frame) {
+        return resized(frame, 1);
+    }
+
+    private static Frame resized(Frame frame, int times) {
+        double scale = times * Math.min(1.0, (double) DETECTION_SIDE / Math.max(frame.width, frame.height));
+        int width = Math.max(1, (int) Math.rint(frame.width * scale));
+        return Resizing.to(frame, width, Math.max(1, (int) Math.rint(frame.height * scale)));
+    }
+
     private List<Face> search(Frame frame, int times) {
         if (Math.min(frame.width, frame.height) < MIN_SIDE) {
             return Collections.emptyList();
         }
-        double scale = times * Math.min(1.0, (double) DETECTION_SIDE / Math.max(frame.width, frame.height));
-        int width = Math.max(1, (int) Math.rint(frame.width * scale));
-        int height = Math.max(1, (int) Math.rint(frame.height * scale));
-        Frame resized = Resizing.to(frame, width, height);
+        Frame resized = resized(frame, times);
         List<Face> faces = new ArrayList<>();
         for (float[] row : best(rows(resized))) {
             if (isFinite(row)) {
-                faces.add(face(row, (double) width / frame.width, (double) height / frame.height));
+                faces.add(face(row).unscaled(resized, frame));
             }
         }
         return faces;
@@ -176,16 +184,12 @@ public final class YuNet implements FaceFinder {
         return true;
     }
 
-    /** Pixel i covers [i - 1/2, i + 1/2], before and after resizing. */
-    private static Face face(float[] row, double scaleX, double scaleY) {
+    private static Face face(float[] row) {
         double[] landmarks = new double[10];
-        for (int i = 0; i < 10; i += 2) {
-            landmarks[i] = (row[4 + i] + 0.5) / scaleX - 0.5;
-            landmarks[i + 1] = (row[5 + i] + 0.5) / scaleY - 0.5;
+        for (int i = 0; i < 10; i++) {
+            landmarks[i] = row[4 + i];
         }
-        return new Face(
-                (row[0] + 0.5) / scaleX - 0.5, (row[1] + 0.5) / scaleY - 0.5, row[2] / scaleX, row[3] / scaleY, landmarks,
-                row[ROW - 1]);
+        return new Face(row[0], row[1], row[2], row[3], landmarks, row[ROW - 1]);
     }
 
     @Override
