@@ -148,7 +148,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "pages": "runs",
         "demo": "engines faces pages synthetic",
         "phones": "demo faces runs synthetic",
-        "program": "bench demo faces fleet pages phones runs",
+        "program": "bench demo faces fleet pages phones runs synthetic",
         "__main__": "program",
         "papers": "centralised demo engines faces program runs synthetic",
     },

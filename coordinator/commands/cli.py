@@ -15,6 +15,7 @@ from coordinator.commands import (
     fleet,
     models,
     privacy,
+    quickstart,
     release_key,
     replicas,
     tasks,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 # Imported by the commands that need them: server, store and client are most of the start-up time.
 
 FIRST_TIME: Final = """
+To try everything out on one machine, with a model, invites and a task at hand:
+
+  mien-coordinator quickstart ./fleet
+
 Setting up for the first time, with a registrar in R and this coordinator in C (mien-registrar --help has its half):
 
   mien-coordinator init --home C --address coordinator.example:7443 --registrar-ca R/ca.pem
@@ -92,6 +97,7 @@ app.add_typer(audit_app(PROGRAM), name="audit")
 app.add_typer(log_app(PROGRAM), name="log")
 app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
+app.command()(quickstart.quickstart)
 both.add_backups(app, PROGRAM)
 app.add_typer(both.config_app(PROGRAM), name="config")
 app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators."), name="operator")

@@ -51,6 +51,11 @@ OperatorHome = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+Count = Annotated[int, typer.Option(min=1, max=10_000, help="How many invites, one a device.")]
+InviteFile = Annotated[
+    Path | None,
+    typer.Option("--out", help="A new file for the invites: .html shows QR codes, another has one invite a line."),
+]
 Task = Annotated[
     str, typer.Argument(help="The task's id (or its beginning), or its name: of several, the one not over.")
 ]

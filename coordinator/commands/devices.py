@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from coordinator.commands.common import Home, Json, OperatorHome, ask, fields
-from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
+from coordinator.commands.common import Count, Home, InviteFile, Json, OperatorHome, ask, fields
+from coordinator.commands.invites import Ask, ask_registrar, make_invites, revoke_device
 from coordinator.commands.invites import list_devices as list_joined
 from coordinator.commands.tables import Column, listing
 from coordinator.home.home import CoordinatorHome
@@ -45,13 +45,17 @@ def invite(
     population: Annotated[str, typer.Option(help="The population that the device will belong to.")] = "default",
     valid_hours: Annotated[float, typer.Option(min=0, help="How long it can be used; 0: as the registrar says.")] = 0,
     note: Annotated[str, typer.Option(help="What the list of devices is to say about this device.")] = "",
+    count: Count = 1,
+    out: InviteFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make an invite for one device: a QR code and a URL that work once.
+    """Make an invite for one device: a QR code and a URL that work once. Or several of them, in a file.
 
     Example: mien-coordinator device invite --note "Alice's phone"
+
+    Example: mien-coordinator device invite --count 20 --out invites.html
     """
-    make_invite(_ask(home, operator), population, valid_hours, note, as_json=as_json)
+    make_invites(_ask(home, operator), population, valid_hours, note, count=count, out=out, as_json=as_json)
 
 
 @app.command("list")

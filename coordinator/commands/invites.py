@@ -6,18 +6,22 @@ Whoever can change an invite on its way can also change the fingerprints within;
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
+from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from coordinator.registrar.config import invite_seconds
+from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.format import grouped
 from mien.protocol.invite import Invite
 from mien.shell import cli as shell
 from mien.shell.cli import say
+from mien.shell.files import create_private
 
 if TYPE_CHECKING:
-    from coordinator.operator.registrar_client import Device, RegistrarAdmin
+    from coordinator.operator.registrar_client import Device, IssuedInvite, RegistrarAdmin
     from coordinator.registrar.home import RegistrarHome
 
 _T = TypeVar("_T")
@@ -38,13 +42,95 @@ def ask_registrar(home: RegistrarHome, question: Callable[[RegistrarAdmin], Coro
     return asyncio.run(connected())
 
 
-def make_invite(ask: Ask, population: str, valid_hours: float, note: str, *, as_json: bool) -> None:
-    """Make an invite for one device and print it."""
+def make_invites(
+    ask: Ask, population: str, valid_hours: float, note: str, *, count: int, out: Path | None, as_json: bool
+) -> None:
+    """Make invites, one a device: print the only one, or write all of them into a new file (`write_invites`).
+
+    Where the registrar refuses one of several, those before it are written before its error is raised.
+    """
     valid_s = invite_seconds(valid_hours)
-    issued = ask(lambda registrar: registrar.create_invite(population, valid_s=valid_s, note=note))
-    url, expires_unix_s = issued.url, issued.expires_unix_s
-    result = {"url": url, "expires_unix_s": expires_unix_s, "population": population, "fingerprints": fingerprints(url)}
-    shell.emit(result, as_json=as_json, human=lambda: draw_invite(url, expires_unix_s))
+    if count > 1 and out is None and not as_json:
+        raise ConfigError(
+            f"--count {count} needs --out FILE: one that ends in .html shows a QR code for each, another has one "
+            "invite a line"
+        )
+    if out is not None:
+        check_new_file(out)
+    issued: list[IssuedInvite] = []
+
+    async def question(registrar: RegistrarAdmin) -> None:
+        async for each in invites_of(registrar, population, count, valid_s=valid_s, note=note):
+            issued.append(each)
+
+    try:
+        ask(question)
+    finally:
+        if out is not None and issued:
+            write_invites(issued, out)
+    made = [
+        {"url": each.url, "expires_unix_s": each.expires_unix_s, "population": population}
+        | {"fingerprints": fingerprints(each.url)}
+        for each in issued
+    ]
+
+    def human() -> None:
+        if out is None:
+            draw_invite(issued[0].url, issued[0].expires_unix_s)
+        else:
+            say(f"{_invites(count)} in {out}. {_good(issued[0].expires_unix_s)}")
+            _say_fingerprints(issued[0].url)
+
+    one = out is None and count == 1
+    result = made[0] if one else {"invites": made, "file": out and str(out)}
+    shell.emit(result, as_json=as_json, human=human)
+
+
+async def invites_of(
+    registrar: RegistrarAdmin, population: str, count: int, *, valid_s: int = 0, note: str = ""
+) -> AsyncIterator[IssuedInvite]:
+    """Yield new invites as the registrar makes them."""
+    for _ in range(count):
+        yield await registrar.create_invite(population, valid_s=valid_s, note=note)
+
+
+def check_new_file(path: Path) -> None:
+    """Raise unless invites can be written to a new file: once they are made it would be too late."""
+    if path.exists():
+        raise AlreadyExistsError(f"{path} exists already; name a new file")
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no folder {path.parent}; make it, or name a file in another one")
+
+
+def write_invites(issued: Sequence[IssuedInvite], path: Path) -> None:
+    """Write invites to a new file for its owner alone: a page of QR codes for .html, else one a line."""
+    if path.suffix.lower() in (".html", ".htm"):
+        create_private(path, _page(issued).encode())
+    else:
+        create_private(path, "".join(f"{each.url}\n" for each in issued).encode())
+
+
+def _page(issued: Sequence[IssuedInvite]) -> str:
+    """Return a page to print and cut up: an invite with its QR code after the other."""
+    import segno
+
+    parts = [
+        f"<section><h2>Invite {number} of {len(issued)}</h2>{segno.make(each.url, micro=False).svg_inline(scale=5)}"
+        f"<p>{escape(_good(each.expires_unix_s))}</p><code>{escape(each.url)}</code></section>"
+        for number, each in enumerate(issued, start=1)
+    ]
+    style = "section{break-after:page;font:16px sans-serif;margin:2em}code{overflow-wrap:anywhere}svg{background:#fff}"
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>Invites</title><style>{style}</style>'
+    return "\n".join([head, *parts, "</html>\n"])
+
+
+def _invites(count: int) -> str:
+    return "1 invite is" if count == 1 else f"{count} invites, one a phone, are"
+
+
+def _good(expires_unix_s: int) -> str:
+    until = datetime.fromtimestamp(expires_unix_s, UTC)
+    return f"Works once, until {until:%Y-%m-%d %H:%M} UTC. Show it to one person."
 
 
 def revoke_device(ask: Ask, device_id: str, reason: str, *, listed_by: str, as_json: bool) -> None:
@@ -82,7 +168,11 @@ def draw_invite(url: str, expires_unix_s: int) -> None:
 
     segno.make(url, micro=False).terminal(compact=True)
     shell.OUT.out(url, highlight=False)  # unwrapped: a wrapped URL could not be copied
-    say(f"Works once, until {datetime.fromtimestamp(expires_unix_s, UTC):%Y-%m-%d %H:%M} UTC. Show it to one person.")
+    say(_good(expires_unix_s))
+    _say_fingerprints(url)
+
+
+def _say_fingerprints(url: str) -> None:
     say("The app shows two fingerprints before it joins. Tell the person by another way, such as a call:")
     for name, text in fingerprints(url).items():
         say(f"  {name:<11}  {text}")

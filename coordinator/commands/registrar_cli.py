@@ -12,8 +12,8 @@ import typer
 
 from coordinator.commands import both, witness
 from coordinator.commands.audit import audit_app
-from coordinator.commands.common import folder_option, now, read_pem
-from coordinator.commands.invites import Ask, ask_registrar, make_invite, revoke_device
+from coordinator.commands.common import Count, InviteFile, folder_option, now, read_pem
+from coordinator.commands.invites import Ask, ask_registrar, make_invites, revoke_device
 from coordinator.commands.invites import list_devices as list_joined
 from coordinator.registrar.config import LIMITS, RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
@@ -201,13 +201,17 @@ def invite(
     population: Annotated[str, typer.Option(help="The population that the device will belong to.")] = "default",
     valid_hours: Annotated[float, typer.Option(min=0, help="How long it can be used; 0: as configured.")] = 0,
     note: Annotated[str, typer.Option(help="What the list of devices is to say about this device.")] = "",
+    count: Count = 1,
+    out: InviteFile = None,
     as_json: Json = False,
 ) -> None:
-    """Make an invite for one device: a QR code and a URL that work once.
+    """Make an invite for one device: a QR code and a URL that work once. Or several of them, in a file.
 
     Example: mien-registrar invite --note "Alice's phone" --valid-hours 2
+
+    Example: mien-registrar invite --count 20 --out invites.html
     """
-    make_invite(_ask(home), population, valid_hours, note, as_json=as_json)
+    make_invites(_ask(home), population, valid_hours, note, count=count, out=out, as_json=as_json)
 
 
 @app.command()

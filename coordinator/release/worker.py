@@ -49,6 +49,14 @@ def import_model(
     return made
 
 
+def first_model(out: Path, faces: Path) -> dict[str, Any]:
+    """Have the model of a fleet's first release made in `out`, and the pictures of the public people in `faces`.
+
+    It is the packaged recogniser with an adapter, its known thresholds, the graphs that embed, and public faces.
+    """
+    return _object(_run(["first", "--out", str(out), "--faces", str(faces)]))
+
+
 def evaluate(
     model: Path,
     data: Path,

@@ -18,7 +18,7 @@ from device_sdk.people.enroll import DEFAULT_MIN_IMAGES
 from mien.errors import EmptyFolderError, InputError
 from mien.specs import FaceInputSpec
 from simulation.faces.datasets import People, find_people, split_people
-from simulation.synthetic import committed_faces
+from simulation.synthetic import FACES_SOURCE, FACES_TERMS, committed_faces
 
 # Each phone keeps its last images for verification: what it trains on is never what it is tested on.
 PROBES: Final = 2
@@ -86,8 +86,8 @@ def synthetic_people(num_phones: int, per_phone: int) -> DemoPeople:
         {name: everybody[name] for name in own[: num_phones * per_phone]},
         {name: everybody[name] for name in sorted(everybody) if _is_public(name)},
         {name: test[name] for name in sorted(test) if not _is_public(name)},
-        dataset="Mien synthetic faces (shipped)",
-        terms="rendered from a parametric model (CC0): nobody's faces",
+        dataset=FACES_SOURCE,
+        terms=FACES_TERMS,
         per_phone=per_phone,
         shifted=True,
     )

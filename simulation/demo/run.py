@@ -51,7 +51,8 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     """Run the demo and leave `report.html` in `options.out`.
 
     However it ends, every child process has ended and the programs' state (keys, encrypted galleries) is gone; logs and
-    report stay. Where it is killed that takes some seconds.
+    report stay. Where it is killed that takes some seconds. With `options.keep` a demo that ends well leaves the state,
+    and says how to go on with it.
     """
     started = time.monotonic()
     task = read_task(options)
@@ -59,7 +60,7 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     with (
         one_thread_beside() as (beside, is_over),
         ended_by_signals(),
-        state_folder(options.out) as folder,
+        state_folder(options.out, keep=options.keep) as folder,
         Programs(options.out / "logs", state=folder) as programs,
     ):
         stage = Stage(options, folder, programs, people, task)
@@ -87,6 +88,24 @@ def run_demo(options: DemoOptions, *, as_json: bool = False) -> None:
     page = options.out / "report.html"
     write_atomically(page, render_demo(report).encode())
     conclude(report, page, as_json=as_json)
+    if options.keep and not as_json:
+        cli.tell(how_to_go_on(folder, next(iter(people.phones))))
+
+
+def how_to_go_on(folder: Path, phone: str) -> str:
+    """Return the commands that start the fleet in a kept folder again, and have one of its phones answer."""
+    return "\n".join(
+        (
+            "The fleet stays. Start it again, each in a terminal of its own:",
+            f"  mien-registrar serve --home {folder / 'registrar'}",
+            f"  mien-coordinator serve --home {folder / COORDINATOR}",
+            "Then, for example:",
+            f"  mien-coordinator model list --home {folder / COORDINATOR}",
+            f"  mien-coordinator device invite --home {folder / COORDINATOR} --operator {folder / OPERATOR}",
+            f"  mien-device status --home {folder / 'phones' / phone}",
+            f"{folder} holds keys and encrypted galleries: remove it when you are done.",
+        )
+    )
 
 
 @contextmanager

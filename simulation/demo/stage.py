@@ -26,6 +26,8 @@ from simulation.demo.programs import Programs
 from simulation.faces.models import Model, read_model
 
 MARKER: Final = ".mien-demo"
+KEPT: Final = "kept"
+"""What the marker of a fleet says that is to stay."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class DemoOptions:
     rounds: int | None = None
     task: Path | None = None
     seed: int = 0
+    keep: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,14 +76,22 @@ class Stage:
 
 
 @contextmanager
-def state_folder(out: Path, program: str = "mien-sim demo") -> Iterator[Path]:
-    """An empty folder for the programs' state, removed afterwards; one `program` at a time has it."""
+def state_folder(out: Path, program: str = "mien-sim demo", *, keep: bool = False) -> Iterator[Path]:
+    """An empty folder for the programs' state; one `program` at a time has it.
+
+    It is removed afterwards, unless `keep` and the block ended well: then it stays, and is nobody's to empty.
+    """
     make_folder(out)
     with exclusive(out / LOCK, program=program, option="--out"):
         folder = _fresh_state(out)
         try:
             yield folder
-        finally:
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        if keep:
+            (folder / MARKER).write_text(KEPT, encoding="ascii")
+        else:
             shutil.rmtree(folder)
 
 
@@ -90,6 +101,8 @@ def _fresh_state(out: Path) -> Path:
     if folder.exists() or folder.is_symlink():
         if folder.is_symlink() or not (folder / MARKER).is_file():
             raise AlreadyExistsError(f"{folder} was not made by the demo; name another folder with --out")
+        if (folder / MARKER).read_text(encoding="ascii") == KEPT:
+            raise AlreadyExistsError(f"{folder} holds a fleet that --keep left; name another --out, or remove it")
         shutil.rmtree(folder)
     make_folder(folder)
     (folder / MARKER).touch()

@@ -44,6 +44,9 @@ def demo(
     ] = None,
     out: Annotated[Path, typer.Option(help="Where the report, logs and state go.")] = Path("out/demo"),
     seed: Annotated[int, typer.Option(help="Which people play which part, with --faces.")] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the folders of servers and phones in place, and say how to go on.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start a registrar, a coordinator and phones on this machine; enrol, sum statistics, verify before and after.
@@ -53,7 +56,7 @@ def demo(
     from simulation.demo.run import run_demo
     from simulation.demo.stage import DemoOptions
 
-    run_demo(DemoOptions(out, faces, phones, rounds, task, seed), as_json=as_json)
+    run_demo(DemoOptions(out, faces, phones, rounds, task, seed, keep), as_json=as_json)
 
 
 @app.command("run")

@@ -1,6 +1,7 @@
 """What the coordinator has done for it in a child process: read a public model file, measure a model on faces.
 
     python -m simulation.program.worker import FILE --out DIR
+    python -m simulation.program.worker first --out DIR --faces FOLDER
     python -m simulation.program.worker evaluate --model DIR --data FOLDER --protocol folder|lfw --json
     python -m simulation.program.worker check --reference DIR --candidate DIR --gates GATES.json \
         --set NAME=FOLDER --json
@@ -11,6 +12,7 @@ and the exit code is the error's.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -22,6 +24,7 @@ import typer
 from numpy.typing import NDArray
 
 from device_sdk.faces import ChoiceRule, FacePipeline
+from device_sdk.models.packaged import packaged_model, sface_path
 from device_sdk.runtimes import load_runtime
 from device_sdk.runtimes.manifest import (
     MANIFEST,
@@ -35,18 +38,20 @@ from mien.errors import ConfigError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence, all_pairs, normalise
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.methods.gate import LEVEL_FMR, population_of
-from mien.models.known_models import recognise
+from mien.models.known_models import SFACE, recognise
 from mien.models.known_thresholds import known_thresholds
 from mien.models.sface_file import read_known_sface
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
-from mien.shell.files import read_limited, write_atomically
+from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.specs import GateSpec
 from simulation.faces.datasets import find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model, read_model, write_model
+from simulation.faces.shards import pack_shard
 from simulation.program.gating import EvaluationSet, gather
+from simulation.synthetic import FACES_SOURCE, FACES_TERMS, committed_faces
 
 if TYPE_CHECKING:
     from mien.backbones.importers import ImportedModel
@@ -96,6 +101,31 @@ def import_file(
         write_model(model, out)
     added = add_for_phones(model, out, graphs=graphs, embed_only=embed_only, int8_faces=int8_faces, aligned=aligned)
     cli.emit({"model_id": model.model_id, "terms": model.spec.terms, **added}, as_json=True, human=lambda: None)
+
+
+@app.command()
+def first(
+    out: Annotated[Path, typer.Option(help="A new folder for the model, its graphs and the public faces with it.")],
+    faces: Annotated[Path, typer.Option(help="A new folder for the public people's pictures, name/*.jpg.")],
+    as_json: Json = True,
+) -> None:
+    """Make what a fleet's first release is of: the packaged recogniser with an adapter, and the shipped public faces.
+
+    The adapter maps to itself until it is trained, so that every score, and with it the recogniser's known thresholds,
+    stays as it was. No torch is needed.
+    """
+    recogniser, data = packaged_model(), sface_path().read_bytes()
+    adapted = Model(*read_known_sface(data, SFACE, adapter=True))
+    thresholds = tuple(replace(each, model_id=adapted.model_id) for each in recogniser.spec.thresholds)
+    model = replace(adapted, spec=replace(adapted.spec, thresholds=thresholds))
+    write_model(model, out)
+    _add_graphs(model, out, embed_only=True)
+    for name, pictures in committed_faces("public").items():
+        with storage_errors(str(faces)):
+            shutil.copytree(pictures[0].parent, faces / name)
+    packed = pack_shard(faces, out / "public_shard.safetensors", licence=FACES_TERMS, source=FACES_SOURCE)
+    answer = {"model_id": model.model_id, "terms": model.spec.terms, "identities": packed["identities"]}
+    cli.emit(answer, as_json=True, human=lambda: None)
 
 
 def _imported(file: Path, *, adapter: bool, gate: Path | None, aligned: bool) -> Model:

@@ -17,6 +17,8 @@ from typing import Any, Final
 from mien.errors import ConfigError, CorruptDataError, NotFoundError
 
 SPLITS: Final = ("phones", "public", "test")
+FACES_SOURCE: Final = "Mien synthetic faces (shipped)"
+FACES_TERMS: Final = "rendered from a parametric model (CC0): nobody's faces"
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = 1
 

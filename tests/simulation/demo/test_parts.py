@@ -440,6 +440,16 @@ class TestState:
                 raise AssertionError
             assert (folder / MARKER).is_file()
 
+    def test_a_fleet_that_is_kept_stays_and_is_nobodys_to_empty(self, tmp_path: Path) -> None:
+        with state_folder(tmp_path / "out", keep=True) as folder:
+            (folder / "release.key").write_text("key")
+        with pytest.raises(AlreadyExistsError, match="--keep"), state_folder(tmp_path / "out"):
+            pass
+        assert (folder / "release.key").read_text() == "key"
+        with pytest.raises(LateError), state_folder(tmp_path / "other", keep=True) as folder:
+            raise LateError("it went wrong")
+        assert not folder.exists()
+
     def test_what_a_dead_demo_left_is_emptied(self, tmp_path: Path) -> None:
         folder = _fresh_state(tmp_path)
         (folder / "phones" / "old").mkdir()

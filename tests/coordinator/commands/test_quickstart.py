@@ -1,0 +1,90 @@
+"""The folder of a quick start: whole or not at all, and nobody else's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.commands import cli
+from coordinator.commands.quickstart import QuickFleet, make_fleet
+from coordinator.commands.tasks import read_task
+from coordinator.release.signing import read_key
+from mien.errors import AlreadyExistsError, ConfigError, MienError
+from mien.models.bundles import name_of
+
+
+@pytest.fixture(name="fleet", scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> QuickFleet:
+    fleet = QuickFleet(tmp_path_factory.mktemp("quick") / "fleet")
+    make_fleet(fleet, 6, "127.0.0.1", 12340)
+    return fleet
+
+
+def test_both_servers_know_each_other_and_the_key(fleet: QuickFleet) -> None:
+    registrar, coordinator = fleet.registrar.resolve().config, fleet.coordinator.resolve().config
+    assert fleet.coordinator.trusted_ca() == fleet.registrar.ca()
+    assert fleet.registrar.trusted_ca() == fleet.coordinator.ca()
+    assert registrar.coordinator_address == coordinator.address == "127.0.0.1:12343"
+    assert coordinator.registrar_address == registrar.address == "127.0.0.1:12340"
+    assert coordinator.registrar_admin_address == registrar.admin_address == "127.0.0.1:12341"
+    assert registrar.release_key == coordinator.release_key == name_of(read_key(fleet.release_key_path))
+    fleet.registrar.check_private()
+    fleet.coordinator.check_private()
+    assert fleet.operator.operator_credentials().key_pem
+    assert fleet.folder.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_for_this_machine_alone_listens_on_it_alone(fleet: QuickFleet, tmp_path: Path) -> None:
+    assert fleet.coordinator.resolve().config.listens_at == "127.0.0.1:12343"
+    assert fleet.registrar.resolve().config.join_listen == "127.0.0.1:12340"
+    outside = QuickFleet(tmp_path / "outside")
+    make_fleet(outside, 5, "fleet.example", 7440)
+    assert outside.coordinator.resolve().config.listens_at == "[::]:7443"
+    assert outside.registrar.resolve().config.operators_listen == "127.0.0.1:7441"
+
+
+def test_the_first_task_is_one_and_is_for_as_many_phones_as_are_invited(fleet: QuickFleet) -> None:
+    task = read_task(fleet.task_path)
+    assert (task.method, task.cohort.size, task.privacy.min_cohort) == ("statistics", 6, 4)
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(AlreadyExistsError, match="name a new folder"):
+        make_fleet(QuickFleet(tmp_path), 5, "127.0.0.1", 7440)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_an_empty_folder_is_taken_and_nothing_else_is_left(tmp_path: Path) -> None:
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    make_fleet(QuickFleet(folder), 5, "127.0.0.1", 7440)
+    assert [path.name for path in tmp_path.iterdir()] == ["fleet"]
+
+
+@pytest.mark.parametrize("options", [("--port", "7440"), ("--address", "fleet.example")])
+def test_a_made_fleet_keeps_its_address(fleet: QuickFleet, options: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(cli.app, ["quickstart", str(fleet.folder), *options])
+    assert isinstance(done.exception, ConfigError)
+    assert "127.0.0.1:12340" in str(done.exception)
+
+
+def test_a_host_that_is_none_makes_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(MienError):
+        make_fleet(QuickFleet(tmp_path / "fleet"), 5, "no host", 7440)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_what_it_says_next_names_files_of_the_fleet(fleet: QuickFleet, capsys: pytest.CaptureFixture[str]) -> None:
+    fleet.invites_path.write_text("a\nb\nc\n")
+    fleet.say_next()
+    said = capsys.readouterr().out
+    assert "--count 3 --rounds 1" in said
+    named = [Path(word) for word in re.findall(rf"{re.escape(str(fleet.folder))}/[\w.]+", said)]
+    made = {"task.toml", "coordinator", "operator", "invites.txt"}
+    assert made <= {path.name for path in named if path.exists()}
+    assert {path.name for path in named} - made == {"phones", "invites.html"}
+    fleet.invites_path.unlink()
