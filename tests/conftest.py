@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -35,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in first)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of every later search for garbage: torch alone is a million objects."""
+    gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
     """A running PostgreSQL; a test that stops it starts it again. Skips where PostgreSQL is not installed."""
@@ -53,10 +59,12 @@ def s3_server() -> Iterator[S3Server]:
         yield server
 
 
-@pytest.fixture
-def cheap_passwords(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let hashing a password of the dashboard cost next to nothing, for tests that do it often."""
-    monkeypatch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
+@pytest.fixture(scope="module")
+def cheap_passwords() -> Iterator[None]:
+    """Let hashing a password of the dashboard cost next to nothing, for modules that do it often."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
+        yield
 
 
 @pytest.fixture

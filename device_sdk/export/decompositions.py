@@ -8,7 +8,9 @@ Suffixes of tensors: B batch, C input channels, O output channels, H and W a map
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Final
 
 import torch
@@ -18,13 +20,17 @@ from torch._decomp import core_aten_decompositions, get_decompositions
 from mien.errors import ConfigError
 
 aten: Final = torch.ops.aten
-Table = dict[Any, Callable[..., Any]]
+Table = Mapping[Any, Callable[..., Any]]
 Pair = tuple[int, int]
 
 
+@cache
 def table() -> Table:
-    """Return the rules by operator: PyTorch's for core operators, and ours where those would not do."""
-    rules: Table = dict(core_aten_decompositions())
+    """Return the rules by operator: PyTorch's for core operators, and ours where those would not do.
+
+    Made once: PyTorch looks through all its operators for its own.
+    """
+    rules: dict[Any, Callable[..., Any]] = dict(core_aten_decompositions())
     rules.update(
         get_decompositions(
             [
@@ -39,7 +45,7 @@ def table() -> Table:
     # These stay whole: runtimes have them, and what they would become loses digits or time.
     for kept in (aten.softplus.default, aten.sigmoid.default, aten.clamp_min.default):
         rules.pop(kept, None)
-    return rules | {
+    rules |= {
         aten.convolution_backward.default: convolution_backward,
         aten._prelu_kernel.default: prelu,
         aten._prelu_kernel_backward.default: prelu_backward,
@@ -48,6 +54,7 @@ def table() -> Table:
         aten.select_backward.default: select_backward,
         aten.avg_pool2d_backward.default: avg_pool2d_backward,
     }
+    return MappingProxyType(rules)
 
 
 def convolution_backward(

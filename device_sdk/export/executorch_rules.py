@@ -28,7 +28,7 @@ _STEEP: Final = -1e30
 
 def table() -> Table:
     """Return the rules by operator: those of `decompositions`, and ours for what ExecuTorch has slow kernels for."""
-    return decompositions.table() | {
+    return dict(decompositions.table()) | {
         aten.convolution.default: convolution,
         aten.convolution_backward.default: convolution_backward,
         aten._prelu_kernel.default: prelu,

@@ -76,9 +76,9 @@ class Function:
             return list(results.values())
 
         with mode, enable_python_dispatcher():
-            module = make_fx(positional, decomposition_table=rules, tracing_mode="real", _allow_non_fake_inputs=True)(
-                *examples
-            )
+            module = make_fx(
+                positional, decomposition_table=dict(rules), tracing_mode="real", _allow_non_fake_inputs=True
+            )(*examples)
         module.graph.eliminate_dead_code()
         tidy(module)
         if "trained_out" in outputs:

@@ -34,9 +34,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 
 @pytest.fixture(scope="module")
-def address(fleet: Fleet) -> Iterator[str]:
+def address(fleet: Fleet, cheap_passwords: None) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coordinator.dashboard.accounts._SCRYPT_N", 2**10)
         patch.setattr("coordinator.dashboard.serve.REQUEST_S", LIMIT_S)
         add_user(fleet.home)
         with served(fleet.home) as address:

@@ -17,6 +17,8 @@ from coordinator.home.home import CoordinatorHome
 from tests.coordinator.dashboard.made_up import Fleet, lived_in
 from tests.coordinator.dashboard.visitor import Visitor, add_user, served
 
+pytestmark = pytest.mark.usefixtures("cheap_passwords")
+
 _ROLE = "mien_dashboard"
 
 

@@ -31,10 +31,13 @@ from mien.shell.doctor import Finding
 from tests.coordinator.dashboard.made_up import Fleet, SetClock, lived_in
 from tests.coordinator.dashboard.visitor import LIMIT_S, Visitor, add_user, served
 from tests.helpers import ROOT
+from tests.programs import Answer, run_as_is
+
+pytestmark = pytest.mark.usefixtures("cheap_passwords")
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory, cheap_passwords: None) -> Iterator[Fleet]:
     """A fleet of this module's own, with an account: things happen in it."""
     fleet = lived_in(tmp_path_factory.mktemp("served"))
     add_user(fleet.home)
@@ -229,14 +232,10 @@ def test_plain_http_stays_on_this_machine(fleet: Fleet, monkeypatch: pytest.Monk
             pass
 
 
-def program(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "coordinator.commands.cli", "dashboard", *arguments],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert "Traceback" not in done.stderr
-    if check:
-        assert done.returncode == 0, done.stderr
+def program(*arguments: str) -> Answer:
+    """Run one of the dashboard's commands to its good end."""
+    done = run_as_is("mien-coordinator", "dashboard", *arguments)
+    assert done.code == 0, done.err
     return done
 
 
@@ -245,7 +244,7 @@ def test_the_command_line_from_a_certificate_to_a_page(tmp_path: Path) -> None:
     fleet.close()
     home = str(fleet.home.folder)
     add_user(fleet.home)
-    made = json.loads(program("certify", "--home", home, "--json").stdout)
+    made = json.loads(program("certify", "--home", home, "--json").out)
     assert {"localhost", "127.0.0.1"} <= set(made["names"])
     serving = subprocess.Popen(
         [sys.executable, "-m", "coordinator.commands.cli", "dashboard", "serve", "--json", "--home", home],
@@ -268,7 +267,7 @@ def test_the_command_line_from_a_certificate_to_a_page(tmp_path: Path) -> None:
         serving.kill()
         serving.wait()
         serving.stdout.close()
-    told = [entry["action"] for entry in json.loads(program("log", "--home", home, "--json").stdout)["entries"]]
+    told = [entry["action"] for entry in json.loads(program("log", "--home", home, "--json").out)["entries"]]
     assert told == ["dashboard.add", "dashboard.sign_in", "dashboard.remove"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -174,13 +175,19 @@ class TestCommittedFaces:
         assert equal_error_rate(det_curve(comparisons)).value == pytest.approx(0.157, abs=0.005)
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A set of six people, as it was generated."""
+    folder = tmp_path_factory.mktemp("generated") / "set"
+    generate(FlatModel(square_bust(Part.TONGUE)), Order(identities=6, images=2, seed=5), folder, accept_all)
+    return folder
+
+
 class TestManifest:
     @pytest.fixture
-    def folder(self, tmp_path: Path) -> Path:
-        generate(
-            FlatModel(square_bust(Part.TONGUE)), Order(identities=6, images=2, seed=5), tmp_path / "set", accept_all
-        )
-        return tmp_path / "set"
+    def folder(self, generated: Path, tmp_path: Path) -> Path:
+        """A set of a test's own."""
+        return Path(shutil.copytree(generated, tmp_path / "set"))
 
     def test_loader_reads_another_set(self, folder: Path) -> None:
         assert list(committed_faces("phones", folder)) == ["african_0000"]
