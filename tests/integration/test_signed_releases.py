@@ -22,6 +22,8 @@ from mien.specs import Threshold
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model, with_model
 from tests.integration.test_operating import program
 
+pytestmark = pytest.mark.slow
+
 CLI = "coordinator.commands.cli"
 
 

@@ -13,6 +13,8 @@ from mien.protocol.v1 import operator_pb2
 from tests.device_sdk.synthetic import STRANGER, images_of
 from tests.integration.real_fleet import RealFleet, real_fleet, small_model
 
+pytestmark = pytest.mark.slow
+
 POPULATION = "out"
 
 
