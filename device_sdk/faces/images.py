@@ -151,7 +151,7 @@ def decode_image(source: bytes | str | os.PathLike[str]) -> Pixels:
     if isinstance(source, bytes):
         return _decode(source, "the image")
     path = Path(source)
-    return _decode(_read_file(path), display_name(path.name))
+    return _decode(_read_file(path), display_name(path.name or str(path)))
 
 
 def iter_image_files(folder: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -183,7 +183,7 @@ def display_name(name: str) -> str:
 
 def _read_file(path: Path) -> bytes:
     """Return a regular file's bytes; devices, pipes and folders are refused before anything is read from them."""
-    name = display_name(path.name)
+    name = display_name(path.name or str(path))
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):

@@ -234,7 +234,9 @@ def enroll(
 def _said_of_training(person: Person) -> str:
     if person.trains:
         return "Their pictures train the model."
-    agree = f"mien-device gallery consent {shlex.quote(person.name)} --give"
+    name = shlex.quote(person.name)
+    after = f"--give -- {name}" if name.startswith("-") else f"{name} --give"
+    agree = f"mien-device gallery consent {after}"
     return f"Their pictures do not train the model; if they agree to that later: {agree}"
 
 

@@ -96,6 +96,8 @@ def _refused(error: OSError) -> MienError:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{where}{error.strerror}; free some space, then run again")
+    if error.errno == errno.EBADF and not where:
+        return NotFoundError("nothing can be printed: the output is closed; leave it open, or name a file")
     return NotFoundError(f"{where}{error.strerror}; name a path that can be used")
 
 

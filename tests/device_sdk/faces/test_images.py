@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +145,12 @@ def test_large_pictures_come_at_the_working_size(file_format: str, mode: str) ->
     assert decoded.shape == (round(3000 * WORKING_SIDE / 5000), WORKING_SIDE, 3)
     expected = (np.arange(WORKING_SIDE) + 0.5) / WORKING_SIDE * 255
     assert np.abs(decoded[600, :, 0] - expected).max() <= 3
+
+
+@pytest.mark.parametrize("path", [".", "/", ".."])
+def test_a_path_without_a_name_is_told_as_it_is(path: str) -> None:
+    with pytest.raises(ImageError, match=rf"^{re.escape(path)} is not a file"):
+        decode_image(path)
 
 
 def test_heic_says_how_to_convert() -> None:

@@ -339,6 +339,7 @@ def test_who_did_not_agree_is_told_how_to_later() -> None:
     assert _said_of_training(Person(1, "Ada", 0, 5)) == "Their pictures train the model."
     later = _said_of_training(Person(1, "Ada Byron", 0, None))
     assert later.endswith("agree to that later: mien-device gallery consent 'Ada Byron' --give")
+    assert _said_of_training(Person(1, "--Ada", 0, None)).endswith("mien-device gallery consent --give -- --Ada")
 
 
 def test_in_no_fleet_people_are_recognised_all_the_same(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_nor_is_there_one_where_stderr_is_full(how: str, expected: int) -> None:
 def test_an_answer_to_a_closed_output_is_none() -> None:
     found, _, err = ended("say", before=("bash", "-c", 'exec "$@" >&-', "bash"))
     assert found == TABLE[NotFoundError].exit_code
-    assert "Bad file descriptor" in err
+    assert "the output is closed; leave it open" in err
 
 
 def test_a_closed_stderr_keeps_no_answer_back() -> None:
