@@ -59,7 +59,7 @@ def test_the_snapshot_is_json_that_holds_every_verb_with_its_parameters() -> Non
     assert list(frozen) == list(programs())
     assert {name: len(frozen[name]) for name in scripts()} == {
         "mien-registrar": 24,
-        "mien-coordinator": 63,
+        "mien-coordinator": 64,
         "mien-device": 29,
         "mien-sim": 19,
     }
