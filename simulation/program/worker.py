@@ -106,13 +106,14 @@ def import_file(
 @app.command()
 def first(
     out: Annotated[Path, typer.Option(help="A new folder for the model, its graphs and the public faces with it.")],
-    faces: Annotated[Path, typer.Option(help="A new folder for the public people's pictures, name/*.jpg.")],
+    faces: Annotated[Path, typer.Option(help="A new folder for pictures of people on no phone, name/*.jpg.")],
     as_json: Json = True,
 ) -> None:
     """Make what a fleet's first release is of: the packaged recogniser with an adapter, and the shipped public faces.
 
     The adapter maps to itself until it is trained, so that every score, and with it the recogniser's known thresholds,
-    stays as it was. No torch is needed.
+    stays as it was. The folder of faces also has the shipped test people, so that thresholds can be measured on it.
+    No torch is needed.
     """
     recogniser, data = packaged_model(), sface_path().read_bytes()
     adapted = Model(*read_known_sface(data, SFACE, adapter=True))
@@ -120,10 +121,12 @@ def first(
     model = replace(adapted, spec=replace(adapted.spec, thresholds=thresholds))
     write_model(model, out)
     _add_graphs(model, out, embed_only=True)
-    for name, pictures in committed_faces("public").items():
+    public = committed_faces("public")
+    for name, pictures in (public | committed_faces("test")).items():
         with storage_errors(str(faces)):
             shutil.copytree(pictures[0].parent, faces / name)
-    packed = pack_shard(faces, out / "public_shard.safetensors", licence=FACES_TERMS, source=FACES_SOURCE)
+    folder = next(iter(public.values()))[0].parents[1]
+    packed = pack_shard(folder, out / "public_shard.safetensors", licence=FACES_TERMS, source=FACES_SOURCE)
     answer = {"model_id": model.model_id, "terms": model.spec.terms, "identities": packed["identities"]}
     cli.emit(answer, as_json=True, human=lambda: None)
 

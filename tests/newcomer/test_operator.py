@@ -83,4 +83,8 @@ def test_three_commands_to_a_closed_round_and_a_restart_that_goes_on(tmp_path: P
         assert {"manifest.sig", "embed.onnx", "public_shard.safetensors"} <= {
             path.name for path in (tmp_path / "fleet" / "model").iterdir()
         }
-        assert len([*(tmp_path / "fleet" / "public").glob("*/*.jpg")]) == 200
+        made, signing = task["model_id"], "--key fleet/release.key --data fleet/public"
+        terminal.run(f"mien-coordinator model release {made} {signing} --home fleet/coordinator")
+        model = terminal.run("mien-coordinator model show released --home fleet/coordinator")
+        assert model["model_id"] == made
+        assert min(each["fmr"] for each in model["thresholds"]) <= 1e-3

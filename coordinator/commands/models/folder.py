@@ -58,6 +58,43 @@ async def write_extras(coordinator: Coordinator, model: models_pb2.ModelManifest
         await coordinator.download(common_pb2.BlobRef(sha256=file.sha256, size_bytes=file.size_bytes), out / file.name)
 
 
+async def write_graphs(coordinator: Coordinator, model: models_pb2.ModelManifest, out: Path) -> bool:
+    """Write the graphs of a signed release of this model's layout, newest first; tell whether there were any.
+
+    Graphs hold no parameters: those of another model of the same layout are this one's too.
+    """
+    from mien.models.bundles import GRAPH_SUFFIXES, GRAPHS, listed_by
+    from mien.protocol.canonical import model_from_json
+    from mien.protocol.v1 import common_pb2
+
+    layout = model_from_json(model.spec_json)[0].layout_sha256
+    released = [status.model_id for _, status in await coordinator.standings() if status.state == "released"]
+    for model_id in [model.model_id, *reversed(released)]:
+        other = await coordinator.manifest(model_id)
+        files = listed_by(other.bundle_manifest).extras if other.bundle_manifest else ()
+        graphs = [file for file in files if file.name == GRAPHS or file.name.endswith(GRAPH_SUFFIXES)]
+        if graphs and model_from_json(other.spec_json)[0].layout_sha256 == layout:
+            for file in graphs:
+                ref = common_pb2.BlobRef(sha256=file.sha256, size_bytes=file.size_bytes)
+                await coordinator.download(ref, out / file.name)
+            return True
+    return False
+
+
+def said_of_bundle(bundle_manifest: bytes) -> str:
+    """Return what a signed manifest brings phones beside a model, as a sentence."""
+    from mien.models.bundles import GRAPH_SUFFIXES, VARIANT_SUFFIX, listed_by
+
+    manifest = listed_by(bundle_manifest)
+    names = [file.name for file in manifest.extras]
+    graphs = [name for name in names if name.endswith(GRAPH_SUFFIXES)]
+    training = [name for name in graphs if name.startswith("train_")]
+    brought = [f"{len(graphs) - len(training)} graphs that embed" if graphs else "no graphs"]
+    brought += [f"{len(training)} that train" if training else "none that trains"] if graphs else []
+    brought += [f"the {name.removesuffix(VARIANT_SUFFIX)} variant" for name in names if name.endswith(VARIANT_SUFFIX)]
+    return f"With it come, signed as release {manifest.sequence}: {', '.join(brought)}."
+
+
 async def said_of_less(coordinator: Coordinator, names: Iterable[str], folder: Path) -> str:
     """Return what the releases in force bring and a folder with files of these names does not; empty for nothing."""
     from mien.models.bundles import listed_by

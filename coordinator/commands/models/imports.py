@@ -14,7 +14,15 @@ import typer
 from coordinator.commands.common import Home, Json, ask, now
 from coordinator.commands.models.common import said_of_thresholds, to_plain
 from coordinator.commands.models.evaluations import add_thresholds, configured_sets, measured
-from coordinator.commands.models.folder import MAX_SPEC_BYTES, SHARD, SPEC, THETA, read_signed, write_fallbacks
+from coordinator.commands.models.folder import (
+    MAX_SPEC_BYTES,
+    SHARD,
+    SPEC,
+    THETA,
+    read_signed,
+    said_of_bundle,
+    write_fallbacks,
+)
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.protocol.ids import ModelId
 from mien.shell import cli as shell
@@ -131,6 +139,8 @@ def import_model(
 
     def human() -> None:
         say(f"Model {model.model_id} is {_what_happened(was_there=was_there, release=release)}.")
+        if release and model.bundle_manifest:
+            say(said_of_bundle(model.bundle_manifest))
         if lacking and (release or graphs is not None):
             say(lacking)
         if graphs is not None and key is None:
