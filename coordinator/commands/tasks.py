@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, fields, find_task
+from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, now
 from coordinator.commands.tables import Column, listing
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.records import from_mapping
@@ -120,7 +120,7 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
         (
             task.task_id,
             task.name,
-            "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, not_chosen(task)))),
+            "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, *_who_waits(task)))),
             f"{task.rounds_closed}/{task.rounds_total}",
             ", ".join(task.reveals) or "–",
             task.method,
@@ -228,7 +228,22 @@ def cancel(task: Task, home: Home, as_json: Json = False) -> None:
 def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
-    return fields(task, *names, "num_cannot_train", "num_want_larger_sums")
+    gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms")
+    return fields(task, *names, "num_cannot_train", "num_want_larger_sums", *gathering)
+
+
+def gathering(task: operator_pb2.TaskStatus, now_ms: int) -> str:
+    """Return how many phones wait for a task's round to begin, of how many, since when; nothing while it runs."""
+    if task.state != "running" or not task.gathering_wanted:
+        return ""
+    minutes = (now_ms - task.gathering_since_unix_ms) // 60_000 if task.gathering_since_unix_ms else 0
+    since = f", since {minutes} min" if minutes > 0 else ""
+    return f"gathering: {task.gathering_there} of {task.gathering_wanted}{since}"
+
+
+def _who_waits(task: operator_pb2.TaskStatus) -> tuple[str, str]:
+    """Return how many phones wait for a task, and how many it is not for."""
+    return gathering(task, round(now().timestamp() * 1000)), not_chosen(task)
 
 
 def not_chosen(task: operator_pb2.TaskStatus) -> str:
@@ -329,7 +344,7 @@ class _View:
     def __init__(self) -> None:
         self.task: operator_pb2.TaskStatus | None = None
         self._rounds: dict[tuple[int, int], operator_pb2.RoundReport] = {}
-        self._said: tuple[str, str, int, int] | None = None
+        self._said: tuple[str, str, *tuple[int, ...]] | None = None
 
     def take(self, event: operator_pb2.TaskEvent) -> None:
         """Note what an event says."""
@@ -340,14 +355,14 @@ class _View:
     def news(self, event: operator_pb2.TaskEvent) -> str:
         """Return an event in one line; nothing for one that tells no more than the last.
 
-        How many phones are not chosen, and why, is told again once they are twice as many, not for each of them.
+        How many phones wait, or are not chosen, is told again once they are twice as many, not for each of them.
         """
         stages = {key: report.stage for key, report in self._rounds.items()}
         self.take(event)
         if not event.HasField("round"):
             before, task = self._said, event.task
-            numbers = task.num_cannot_train.bit_length(), task.num_want_larger_sums.bit_length()
-            self._said = (task.state, task.reason, *numbers)
+            numbers = task.num_cannot_train, task.num_want_larger_sums, task.gathering_there
+            self._said = (task.state, task.reason, *(number.bit_length() for number in numbers))
             return self._title() if self._said != before else ""
         if stages == {key: report.stage for key, report in self._rounds.items()}:
             return ""
@@ -387,7 +402,7 @@ class _View:
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
         if told := _in_total(self._rounds.values()):
             title += f", {told}"
-        why = "; ".join(filter(None, (self.task.reason, not_chosen(self.task))))
+        why = "; ".join(filter(None, (self.task.reason, *_who_waits(self.task))))
         return title + (f" ({why})" if why else "")
 
 

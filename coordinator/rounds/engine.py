@@ -122,7 +122,7 @@ STAYS_OUT: Final = Wait(3600.0, "this device asked to be left out of rounds")
 class _Held:
     """A check-in that is being held; `stays_out` once its device has asked to be left out."""
 
-    device_id: DeviceId
+    caller: Caller
     offered: Cohort | None = None
     stays_out: bool = False
 
@@ -141,15 +141,25 @@ class StageNews:
 
 
 @dataclass(frozen=True)
+class Gathering:
+    """How far a task is with gathering devices for a round: how many of those `wanted` are `there`, since when."""
+
+    there: int
+    wanted: int
+    since_ms: int
+
+
+@dataclass(frozen=True)
 class TaskNews:
-    """A change of a task, of one of its rounds, or of how many devices called that it is not for: those that cannot
-    train its model, and those whose owner wants more devices in a sum.
+    """A change of a task, of one of its rounds, of how far it is with gathering devices, or of how many devices called
+    that it is not for: those that cannot train its model, and those whose owner wants more devices in a sum.
     """
 
     task: TaskRecord
     round: RoundRecord | None
     num_cannot_train: int = 0
     num_want_larger_sums: int = 0
+    gathering: Gathering | None = None
 
 
 @dataclass(frozen=True)
@@ -375,7 +385,7 @@ class Engine:
         of their pauses.
         """
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
-        held = _Held(caller.device_id)
+        held = _Held(caller)
         self._held.add(held)
         try:
             while True:
@@ -411,7 +421,9 @@ class Engine:
             if held.offered is not None:
                 await _withdraw(held.offered, caller.device_id)
             return await self._assigned(caller) or STAYS_OUT
-        held.offered = self._cohort_for(caller)
+        before, held.offered = held.offered, self._cohort_for(caller, is_new=held.offered is None)
+        if before not in (None, held.offered):
+            await _withdraw_candidate(before, caller.device_id)
         if held.offered is None:
             return None
         await held.offered.post(CheckedIn(frozenset({caller.device_id})), role=caller.role)
@@ -419,7 +431,7 @@ class Engine:
 
     async def leave_out(self, device_id: DeviceId, population: PopulationId, *, stays_out: bool) -> None:
         """Return once no round that forms from now on chooses a device that stays out, held check-ins included."""
-        mine = [held for held in self._held if held.device_id == device_id]
+        mine = [held for held in self._held if held.caller.device_id == device_id]
         for held in mine:
             held.stays_out = stays_out
         if not stays_out:
@@ -427,8 +439,7 @@ class Engine:
         if mine:
             self._arrivals.beat()
         for cohort in self._of_population(population):
-            if cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
-                await _withdraw(cohort, device_id)
+            await _withdraw_candidate(cohort, device_id)
 
     async def _assigned(self, caller: Caller) -> Assigned | None:
         """Return the assignment that a device holds already, so that a lost answer can be asked for again."""
@@ -455,24 +466,42 @@ class Engine:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         return await attempt.reply_to(device_id)
 
-    def _cohort_for(self, caller: Caller) -> Cohort | None:
-        """Return a cohort of the oldest task that looks for devices and that this one can work for.
+    def _cohort_for(self, caller: Caller, *, is_new: bool) -> Cohort | None:
+        """Return a cohort that looks for devices and that this one can work for.
 
-        Tasks that measure go first.
+        The oldest task's for which as many devices are there as it needs, so that one that cannot gather them holds
+        nobody; where there is no such task, the oldest one's. Tasks that measure go first. Where a device that `is_new`
+        is the last one that such a task needs, those that wait for an older one look again.
         """
+        fitting = []
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
             side, task = cohort.side, cohort.task
             if side.role is not caller.role or cohort.bars(caller.device_id):
                 continue
             wants_more = smallest_sum(side.plan.task) < caller.min_cohort
             task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
-            if wants_more or place(caller.device_id, task.record.base_model_id) >= side.plan.requirements.share:
-                continue
-            if cohort.wants_devices:
+            if not wants_more and cohort.wants_devices and _has_share(caller, cohort):
                 task.note(task.unable, caller.device_id, is_passed_over=not caller.can_train(side.plan))
-                if caller.can_do(side.plan):
-                    return cohort
-        return None
+            if _is_for(caller, cohort):
+                fitting.append(cohort)
+        for place_in_line, cohort in enumerate(fitting if len(fitting) > 1 else ()):
+            needed = cohort.side.plan.task.cohort.min_reports
+            if (there := self._num_there(cohort, needed + 1)) >= needed:
+                if is_new and place_in_line and there == needed:
+                    self._arrivals.beat()
+                return cohort
+        return fitting[0] if fitting else None
+
+    def _num_there(self, cohort: Cohort, most: int) -> int:
+        """Return how many devices are candidates of a cohort, or wait for any and may be; counting ends at `most`."""
+        attempt, population = cohort.under_way, cohort.task.record.population
+        there = set() if attempt is None else set(attempt.state.candidates)
+        for held in self._held:
+            if len(there) >= most:
+                break
+            if held.caller.population == population and not held.stays_out and _is_for(held.caller, cohort):
+                there.add(held.caller.device_id)
+        return len(there)
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
@@ -486,6 +515,13 @@ class Engine:
         """
         task = self._tasks.get(task_id)
         return (0, 0) if task is None else (len(task.unable), len(task.unwilling))
+
+    def news(self, record: TaskRecord, of_round: RoundRecord | None = None) -> TaskNews:
+        """Return a task's news, with what this process has heard of devices that wait for it."""
+        task = self._tasks.get(record.task_id)
+        cohorts = () if task is None or record.state.is_over else task.cohorts
+        gathering = next((found for found in map(_gathering, cohorts) if found is not None), None)
+        return TaskNews(record, of_round, *self.num_not_for(record.task_id), gathering=gathering)
 
     def _of_population(self, population: PopulationId) -> list[Cohort]:
         """Return the cohorts of a population's tasks, the oldest task's first."""
@@ -503,7 +539,7 @@ class Engine:
 
     async def _waiting(self, caller: Caller, offered: Cohort | None) -> Wait:
         if offered is not None and offered.is_gathering:
-            return Wait(gathering_pause_s(self._pace), "a round is gathering devices")
+            return Wait(gathering_pause_s(self._pace), _said_of_gathering(offered, self._clock.now_ms()))
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
         plans = [cohort.side.plan for cohort in wanting if cohort.side.role is caller.role]
@@ -681,14 +717,14 @@ class Engine:
         seen: dict[RoundId, RoundRecord] = {}
         told: TaskNews | None = None
         while True:
-            count, not_for = pulse.count, self.num_not_for(task_id)
+            count = pulse.count
             task = await thread.run(store.task, task_id)  # before its rounds, so that these are never older
             since = min((id_ for id_, record in seen.items() if not record.stage.is_over), default=max(seen, default=0))
             for record in await thread.run(store.rounds, task_id, since_id=since):
                 if seen.get(record.id) != record:
                     seen[record.id] = record
-                    yield TaskNews(task, record, *not_for)
-            if (news := TaskNews(task, None, *not_for)) != told:
+                    yield self.news(task, record)
+            if (news := self.news(task)) != told:
                 told = news
                 yield news
             if task.state.is_over:
@@ -706,10 +742,35 @@ class Engine:
         return found
 
 
+def _gathering(cohort: Cohort) -> Gathering | None:
+    """Return how far a cohort is with gathering devices; None while it looks for none."""
+    attempt, wanted = cohort.under_way, cohort.side.plan.task.cohort.num_selected
+    if attempt is None:
+        return Gathering(0, wanted, 0) if cohort.wants_devices else None
+    if not cohort.is_gathering:
+        return None
+    return Gathering(len(attempt.state.candidates), wanted, attempt.record.started_ms)
+
+
+def _said_of_gathering(cohort: Cohort, now_ms: int) -> str:
+    """Return in words which task gathers devices, and how far it is with that."""
+    told = f"a round of {cohort.task.record.name} is gathering devices"
+    if (found := _gathering(cohort)) is None:
+        return told
+    minutes = (now_ms - found.since_ms) // 60_000 if found.since_ms else 0
+    return f"{told}: {found.there} of {found.wanted}" + (f", since {minutes} min" if minutes > 0 else "")
+
+
 async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:
     """Take a device out of those that a round may choose from."""
     with contextlib.suppress(LateError, UnreachableError):  # there is no such round any more
         await cohort.post(Withdrew(device_id))
+
+
+async def _withdraw_candidate(cohort: Cohort | None, device_id: DeviceId) -> None:
+    """Take a device out of those that a round may choose from, where it is one of them."""
+    if cohort is not None and cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
+        await _withdraw(cohort, device_id)
 
 
 def _wake_followers(task: Task) -> None:
@@ -739,6 +800,21 @@ def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
         f"a task here trains {backbone}{aim}, which this device cannot with {', '.join(caller.engines)}: it needs the "
         "graphs of a signed release of that model (mien-device update), or another --runtime"
     )
+
+
+def _is_for(caller: Caller, cohort: Cohort) -> bool:
+    """Return whether a device may be offered to a cohort that looks for devices."""
+    side = cohort.side
+    if side.role is not caller.role or not cohort.wants_devices or cohort.bars(caller.device_id):
+        return False
+    if smallest_sum(side.plan.task) < caller.min_cohort or not _has_share(caller, cohort):
+        return False
+    return caller.can_do(side.plan)
+
+
+def _has_share(caller: Caller, cohort: Cohort) -> bool:
+    """Return whether a device is in the share of them that a task asks."""
+    return place(caller.device_id, cohort.task.record.base_model_id) < cohort.side.plan.requirements.share
 
 
 def _task_now(cohort: Cohort) -> TaskNow:

@@ -105,7 +105,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         return self._status(await self._engine.command(task_id, state, actor=caller().id))
 
     def _status(self, task: TaskRecord) -> operator_pb2.TaskStatus:
-        return _status(TaskNews(task, None, *self._engine.num_not_for(task.task_id)))
+        return _status(self._engine.news(task))
 
     # Devices
 
@@ -446,6 +446,9 @@ def _status(news: TaskNews) -> operator_pb2.TaskStatus:
         task_json=task.task_json,
         num_cannot_train=news.num_cannot_train,
         num_want_larger_sums=news.num_want_larger_sums,
+        gathering_there=0 if news.gathering is None else news.gathering.there,
+        gathering_wanted=0 if news.gathering is None else news.gathering.wanted,
+        gathering_since_unix_ms=0 if news.gathering is None else news.gathering.since_ms,
     )
 
 

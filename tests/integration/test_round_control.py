@@ -53,6 +53,42 @@ def test_from_its_soft_deadline_on_the_quorum_is_selected(shared_fleet: FakeFlee
     assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 2, 2)
 
 
+def test_a_task_that_cannot_gather_holds_nobody(shared_fleet: FakeFleet) -> None:
+    """Phones that wait for an older task go to the one that can begin with them, and hear what the older one lacks."""
+    deadlines = DeadlineSpec(selecting_s=LONG_S, training_s=LONG_S, upload_s=LONG_S)
+    many = tiny_task("many", "held", cohort=CohortSpec(size=20, min_reports=20), deadlines=deadlines)
+    few = tiny_task("few", "held", cohort=CohortSpec(size=3, min_reports=3), deadlines=deadlines)
+
+    async def story() -> tuple[rounds_pb2.CheckInReply, list[operator_pb2.RoundReport]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("held", 3) as devices:
+            waits = await operator.submit(many, "held-many")
+            alone = await offers(devices[0])
+            begins = await operator.submit(few, "held-few")
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
+            closed = await outcome(operator, begins.task_id)
+            await operator.cancel(waits.task_id)
+            return alone, closed
+
+    alone, (report,) = run(story(), limit_s=LONG_S - 10)
+    assert alone.wait.reason == "a round of many is gathering devices: 1 of 20"
+    assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 3)
+
+
+def test_of_two_tasks_that_can_gather_the_older_one_goes_first(shared_fleet: FakeFleet) -> None:
+    first, second = (tiny_task(name, "queue", cohort=CohortSpec(size=2, min_reports=2)) for name in ("one", "two"))
+
+    async def story() -> None:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("queue", 2) as devices:
+            older = await operator.submit(first, "queue-1")
+            younger = await operator.submit(second, "queue-2")
+            given = await asyncio.gather(*(device.assignment() for device in devices))
+            assert {assignment.round.task_id for assignment in given} == {older.task_id}
+            for status in (older, younger):
+                await operator.cancel(status.task_id)
+
+    run(story(), limit_s=LONG_S - 10)
+
+
 async def offers(
     device: FakeDevice,
     *,

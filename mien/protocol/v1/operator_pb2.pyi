@@ -34,7 +34,7 @@ class ListTasksReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums")
+    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums", "gathering_there", "gathering_wanted", "gathering_since_unix_ms")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +47,9 @@ class TaskStatus(_message.Message):
     TASK_JSON_FIELD_NUMBER: _ClassVar[int]
     NUM_CANNOT_TRAIN_FIELD_NUMBER: _ClassVar[int]
     NUM_WANT_LARGER_SUMS_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_THERE_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_WANTED_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     name: str
     state: str
@@ -59,7 +62,10 @@ class TaskStatus(_message.Message):
     task_json: bytes
     num_cannot_train: int
     num_want_larger_sums: int
-    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ...) -> None: ...
+    gathering_there: int
+    gathering_wanted: int
+    gathering_since_unix_ms: int
+    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ..., gathering_there: _Optional[int] = ..., gathering_wanted: _Optional[int] = ..., gathering_since_unix_ms: _Optional[int] = ...) -> None: ...
 
 class WatchTaskRequest(_message.Message):
     __slots__ = ("task_id",)

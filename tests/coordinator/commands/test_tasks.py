@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, left_to_do, not_chosen
+from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, gathering, left_to_do, not_chosen
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
@@ -151,6 +151,24 @@ def test_who_is_not_chosen_is_counted_with_the_reason(cannot: int, want_more: in
     assert words in not_chosen(task)
     task.state = "done"
     assert not_chosen(task) == ""
+
+
+@pytest.mark.parametrize(
+    ("state", "wanted", "since_ms", "said"),
+    [
+        ("running", 20, 1_000_000, "gathering: 3 of 20, since 2 min"),
+        ("running", 20, 1_119_000, "gathering: 3 of 20"),
+        ("running", 20, 0, "gathering: 3 of 20"),
+        ("running", 0, 0, ""),
+        ("paused", 20, 1_000_000, ""),
+    ],
+)
+def test_how_many_phones_wait_is_told_while_a_round_gathers(state: str, wanted: int, since_ms: int, said: str) -> None:
+    task = operator_pb2.TaskStatus(
+        state=state, gathering_there=3, gathering_wanted=wanted, gathering_since_unix_ms=since_ms
+    )
+    assert gathering(task, 1_120_000) == said
+    assert (said and "gathering: 3 of 20") in (_View().news(operator_pb2.TaskEvent(task=task)))
 
 
 def test_phones_that_want_larger_sums_are_a_line_of_their_own() -> None:
