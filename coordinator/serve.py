@@ -337,7 +337,7 @@ def _server(
     access = AccessInterceptor(gate, limiter, first_message_s=config.first_message_s, heard=shares.heard)
     interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), access, *last)
     server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
-    change = "; free the port, or change it in coordinator.toml"
+    change = "; free the port, or set listen in coordinator.toml: where it listens, whatever the address is"
     return server, listen(server, config.listens_at, leaf.credentials(client_ca=client_cas), change=change)
 
 

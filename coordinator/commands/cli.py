@@ -107,7 +107,9 @@ app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators."), nam
 def init(
     home: Home,
     address: Annotated[str, typer.Option(help="host:port where devices and operators reach this coordinator.")],
-    listen: Annotated[str, typer.Option(help="Where to listen; default: every interface at that port.")] = "",
+    listen: Annotated[
+        str, typer.Option(help="Where to listen; default: every interface, unless the address is local.")
+    ] = "",
     name: Annotated[list[str] | None, typer.Option(help="Further host name or IP for the certificate.")] = None,
     registrar_ca: Annotated[Path | None, typer.Option(help="The registrar's ca.pem, if it exists already.")] = None,
     registrar_address: Annotated[str, typer.Option(help="host:port of the registrar, for revocations.")] = "",

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator
 
 _HOST: Final = "127.0.0.1"
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _PORT: Final = 7440
 _INVITES: Final = 5
 _OPERATOR: Final = "quickstart"
@@ -194,11 +193,8 @@ def make_fleet(fleet: QuickFleet, invites: int, host: str, port: int) -> None:
     if fleet.folder.exists() and (not fleet.folder.is_dir() or any(fleet.folder.iterdir())):
         raise AlreadyExistsError(f"{fleet.folder} is not empty, and no fleet of quickstart; name a new folder")
     join, admin, rounds = f"{host}:{port}", f"{_HOST}:{port + 1}", f"{host}:{port + 3}"
-    is_local = host in _LOOPBACK
-    registrar = RegistrarConfig(join, rounds, admin, listen=join if is_local else "")
-    coordinator = CoordinatorConfig(
-        rounds, listen=rounds if is_local else "", registrar_address=join, registrar_admin_address=admin
-    )
+    registrar = RegistrarConfig(join, rounds, admin)
+    coordinator = CoordinatorConfig(rounds, registrar_address=join, registrar_admin_address=admin)
     os.umask(0o077)
     parent = fleet.folder.absolute().parent
     make_folder(parent)

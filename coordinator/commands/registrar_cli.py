@@ -103,8 +103,10 @@ def init(
     address: Annotated[str, typer.Option(help="host:port where devices reach this registrar; written into invites.")],
     coordinator_address: Annotated[str, typer.Option(help="host:port of the coordinator, told to devices that join.")],
     admin_address: Annotated[str, typer.Option(help="host:port for operators.")] = _ADMIN,
-    listen: Annotated[str, typer.Option(help="Where to listen for devices; default: every interface.")] = "",
-    admin_listen: Annotated[str, typer.Option(help="Where to listen for operators; default: --admin-address.")] = "",
+    listen: Annotated[
+        str, typer.Option(help="Where to listen for devices; default: every interface, unless the address is local.")
+    ] = "",
+    admin_listen: Annotated[str, typer.Option(help="The same for operators.")] = "",
     name: Annotated[
         list[str] | None, typer.Option(help="Further host name or IP for the server's certificate.")
     ] = None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, port_of
+from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, listening_place
 from mien.errors import ConfigError
 from mien.log.witnesses import Quorum, WitnessAddress
 
@@ -69,9 +69,10 @@ class CoordinatorConfig:
     """What a coordinator needs to know. Addresses are host:port, with IPv6 addresses in brackets.
 
     `address` is where devices and operators reach the coordinator, `listen` where it listens (default: every interface
-    at that port), `names` are further names for its certificate. `registrar_admin_address` is asked for
-    revocations, and where it does not answer `registrar_address`. `database_url` and `blobs_url` default to files in
-    the coordinator's folder; `blobs_endpoint` is the address of an S3-compatible store that is not AWS's.
+    at that port, or this machine alone where the address is local), `names` are further names for its certificate.
+    `registrar_admin_address` is asked for revocations, and where it does not answer `registrar_address`. `database_url`
+    and `blobs_url` default to files in the coordinator's folder; `blobs_endpoint` is the address of an S3-compatible
+    store that is not AWS's.
     `witnesses` are asked to cosign the log, besides the registrar.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the shortest pause that it is told
@@ -86,7 +87,9 @@ class CoordinatorConfig:
     """
 
     address: Annotated[str, "host:port where phones and operators reach it"]
-    listen: Annotated[str, "where it listens; empty: every interface at that port"] = ""
+    listen: Annotated[
+        str, "where it listens; empty: every interface at that port, or this machine alone where `address` is its own"
+    ] = ""
     names: Annotated[tuple[str, ...], "further names for its certificate"] = ()
     registrar_address: Annotated[
         str, "asked for revocations; empty: revoked phones are not noticed, and it says so"
@@ -184,8 +187,8 @@ class CoordinatorConfig:
 
     @property
     def listens_at(self) -> str:
-        """Where the server listens: every interface unless `listen` says otherwise."""
-        return self.listen or f"[::]:{port_of(self.address)}"
+        """Where the server listens, unless `listen` says otherwise: see `listening_place`."""
+        return self.listen or listening_place(self.address)
 
     @property
     def server_names(self) -> tuple[str, ...]:

@@ -22,6 +22,9 @@ from mien.shell.settings import Resolved, read_toml, resolve, value_of
 
 T = TypeVar("T")
 
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+"""Hosts that are this machine, and reached from nowhere else."""
+
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 _URL_PASSWORD: Final = re.compile(r"(://[^/@\s]*?:)[^/@\s]*@")
 _RELEASE_KEY: Final = re.compile(r"[0-9a-f]{64}")
@@ -89,6 +92,14 @@ def shown(config: object) -> dict[str, Any]:
 def settings_sha256(config: object) -> str:
     """Return the hex SHA-256 of the settings as they may be shown, which tells whether they changed."""
     return hashlib.sha256(canonical_json(shown(config))).hexdigest()
+
+
+def listening_place(address: str) -> str:
+    """Return where a server listens that others reach at `address`: every interface at that port.
+
+    What is reached by this machine's own name for itself is for this machine alone, and is listened for there alone.
+    """
+    return address if address.rpartition(":")[0] in LOOPBACK else f"[::]:{port_of(address)}"
 
 
 def port_of(address: str) -> int:

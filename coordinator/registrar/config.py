@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, port_of
+from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, listening_place
 from mien.errors import ConfigError
 from mien.log.witnesses import MAX_WITNESSES, Quorum
 
@@ -46,8 +46,11 @@ class RegistrarConfig:
     address: Annotated[str, "host:port where phones join; written into invites"]
     coordinator_address: Annotated[str, "told to phones that join"]
     admin_address: Annotated[str, "host:port for operators"] = "127.0.0.1:7441"
-    listen: Annotated[str, "where it listens for phones; empty: every interface"] = ""
-    admin_listen: Annotated[str, "where it listens for operators; empty: `admin_address`"] = ""
+    listen: Annotated[
+        str,
+        "where it listens for phones; empty: every interface, or this machine alone where `address` is local",
+    ] = ""
+    admin_listen: Annotated[str, "the same for operators and `admin_address`"] = ""
     names: Annotated[tuple[str, ...], "further names for its certificate"] = ()
     store_url: Annotated[str, "empty: `registrar.db` in the folder"] = field(default="", repr=False)
     device_certificate_days: Annotated[int, "life of a phone's certificate"] = 7
@@ -102,13 +105,13 @@ class RegistrarConfig:
 
     @property
     def join_listen(self) -> str:
-        """Where the joining port listens: every interface unless `listen` says otherwise."""
-        return self.listen or f"[::]:{port_of(self.address)}"
+        """Where the joining port listens, unless `listen` says otherwise: see `listening_place`."""
+        return self.listen or listening_place(self.address)
 
     @property
     def operators_listen(self) -> str:
-        """Where the operators' port listens: where `admin_address` points unless `admin_listen` says otherwise."""
-        return self.admin_listen or self.admin_address
+        """Where the operators' port listens, unless `admin_listen` says otherwise: see `listening_place`."""
+        return self.admin_listen or listening_place(self.admin_address)
 
     @property
     def server_names(self) -> tuple[str, ...]:

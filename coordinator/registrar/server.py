@@ -66,7 +66,7 @@ _SILENT_S: Final = 20.0
 
 _HANDSHAKE_MS: Final = 10_000
 _IDLE_MS: Final = 300_000
-_CHANGE: Final = "; free the port, or change it in registrar.toml"
+_CHANGE: Final = "; free the port, or set {} in registrar.toml: where it listens, whatever the address is"
 
 
 @dataclass(frozen=True)
@@ -114,8 +114,11 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
         callers = _Callers(home, pki.to_pem(operators_ca))
         registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
         ports = Ports(
-            listen(join, config.join_listen, leaf.credentials(), change=_CHANGE),
-            listen(admin, config.operators_listen, leaf.credentials(client_ca=callers.pem), change=_CHANGE),
+            listen(join, config.join_listen, leaf.credentials(), change=_CHANGE.format("listen")),
+            listen(
+                *(admin, config.operators_listen, leaf.credentials(client_ca=callers.pem)),
+                change=_CHANGE.format("admin_listen"),
+            ),
         )
         await join.start()
         await admin.start()

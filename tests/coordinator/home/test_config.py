@@ -54,7 +54,9 @@ def test_mistakes_are_named(path: Path, tmp_path: Path) -> None:
 
 
 def test_addresses() -> None:
-    assert CoordinatorConfig("[::1]:7443").listens_at == "[::]:7443"
+    assert CoordinatorConfig("c.example:7443").listens_at == "[::]:7443"
+    for local in ("localhost:7443", "127.0.0.1:7443", "[::1]:7443"):
+        assert CoordinatorConfig(local).listens_at == local  # nobody else could reach it under that address
     assert CoordinatorConfig("c:7443", listen="127.0.0.1:0").listens_at == "127.0.0.1:0"
     for address in ("c", "c:0", "c:70000", "c:x", ""):
         with pytest.raises(ConfigError):

@@ -38,7 +38,11 @@ def test_the_environment_wins_and_is_named(tmp_path: Path) -> None:
 
 def test_derived_values() -> None:
     assert BASE.join_listen == "[::]:7440"
-    assert BASE.operators_listen == BASE.admin_address
+    assert BASE.operators_listen == BASE.admin_address == "127.0.0.1:7441"
+    elsewhere = dataclasses.replace(BASE, admin_address="registrar.example:7441")
+    assert elsewhere.operators_listen == "[::]:7441"  # a name that may be a balancer's, and is no interface here
+    assert dataclasses.replace(elsewhere, admin_listen="10.0.0.5:7441").operators_listen == "10.0.0.5:7441"
+    assert dataclasses.replace(BASE, address="localhost:7440").join_listen == "localhost:7440"
     assert BASE.server_names == ("registrar.example", "127.0.0.1", "localhost")
 
 
