@@ -37,6 +37,10 @@ public final class MainActivity extends Screen {
     @Override
     protected void onResume() {
         super.onResume();
+        look();
+    }
+
+    private void look() {
         say((CharSequence) null);
         if (!phone().choices.welcomed()) {
             next(R.string.next_welcome, R.string.next_welcome_text, R.string.next_welcome_do, WelcomeActivity.class);
@@ -56,8 +60,10 @@ public final class MainActivity extends Screen {
         phone().lookForModel(getApplicationContext());
         setVisible(R.id.next_recognise, status.lostKey && status.numPeople > status.numDamaged);
         boolean opens = status.numPeople == 0 || status.numDamaged < status.numPeople || !status.modelId.isEmpty();
-        if (!opens) {
-            damaged(); // nobody's record and no template: the key that seals them is gone
+        if (status.lostPeople) {
+            gone(R.string.people_lost_title, R.string.error_key_lost);
+        } else if (!opens) {
+            damaged(); // nobody's record and no template: somebody changed them
         } else if (status.lostKey) {
             String text = getString(R.string.lost_text, status.deviceId);
             next(R.string.lost_title, text, R.string.lost_do, JoinActivity.class);
@@ -70,17 +76,28 @@ public final class MainActivity extends Screen {
         }
     }
 
-    /** What does not open any more never will; everything else may be better next time. */
+    /**
+     * What was changed, or has lost its key for good, never opens again. A key store that does not answer now is asked again
+     * by a touch: nobody is led to deleting before it is known that something is lost.
+     */
     private void failed(MienException error) {
         if (error.code() == ErrorCode.CORRUPT_DATA) {
             damaged();
+        } else if (error.code() == ErrorCode.KEY_LOST) {
+            gone(R.string.people_lost_title, R.string.error_key_lost);
+        } else if (error.code().isOutOfReach()) {
+            next(R.string.waits_title, Sentences.of(getResources(), error), R.string.waits_do, this::look);
         } else {
             say(error);
         }
     }
 
     private void damaged() {
-        next(R.string.damaged_title, R.string.error_corrupt_data, R.string.delete_title, DeleteActivity.class);
+        gone(R.string.damaged_title, R.string.error_corrupt_data);
+    }
+
+    private void gone(int title, int text) {
+        next(title, text, R.string.delete_title, DeleteActivity.class);
     }
 
     private int training(Status status) {
@@ -98,12 +115,16 @@ public final class MainActivity extends Screen {
     }
 
     private void next(int title, CharSequence text, int action, Class<? extends Activity> screen) {
+        next(title, text, action, () -> open(screen));
+    }
+
+    private void next(int title, CharSequence text, int action, Runnable does) {
         setText(R.id.next_title, getString(title));
         setText(R.id.next_text, text);
         Button button = findViewById(R.id.next);
         button.setText(action);
         setVisible(R.id.next, true);
-        button.setOnClickListener(view -> open(screen));
+        button.setOnClickListener(view -> does.run());
     }
 
     private void open(Class<? extends Activity> screen) {

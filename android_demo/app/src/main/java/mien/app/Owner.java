@@ -22,6 +22,11 @@ public final class Owner {
         return SystemClock.elapsedRealtime() - cameAtMs < STAYS_MS;
     }
 
+    /** Returns whether the phone has a lock of its own: without one whoever holds it passes for its owner. */
+    static boolean hasLock(Context context) {
+        return context.getSystemService(KeyguardManager.class).isDeviceSecure();
+    }
+
     /** Returns Android's question for the phone's own lock; null where it was answered a moment ago, or there is none. */
     // Its successor cannot ask for the PIN alone before Android 11.
     @SuppressWarnings("deprecation")

@@ -49,6 +49,7 @@ public abstract class OwnersScreen extends Screen {
                 held = null;
             }
         }
+        showWhetherGuarded();
         setContentVisible(true);
     }
 

@@ -61,6 +61,11 @@ public abstract class Screen extends Activity {
         back.setOnClickListener(view -> onBackPressed());
     }
 
+    /** Says at a gate that is the owner's alone whether nothing guards it. */
+    protected final void showWhetherGuarded() {
+        setVisible(R.id.no_lock, !Owner.hasLock(this));
+    }
+
     /** Does a job beside the main thread, and then something with its result, unless the screen has gone. */
     protected final <T> void work(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
         phone().work.run(job, whileHere(done), whileHere(failed));

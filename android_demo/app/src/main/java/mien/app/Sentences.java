@@ -70,6 +70,10 @@ public final class Sentences {
                 return R.string.error_disk;
             case KEY_STORE:
                 return R.string.error_key_store;
+            case KEY_LOCKED:
+                return R.string.error_key_locked;
+            case KEY_LOST:
+                return R.string.error_key_lost;
             case IN_USE:
                 return R.string.error_in_use;
             default:

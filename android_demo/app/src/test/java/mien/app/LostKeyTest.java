@@ -119,8 +119,8 @@ public class LostKeyTest extends ScreenRunner {
         enrolAda();
         lose("keys");
         ((App) RuntimeEnvironment.getApplication()).forget(); // as when the phone is started again
-        Activity home = home(R.string.damaged_title);
-        assertEquals(home.getString(R.string.error_corrupt_data), text(home, R.id.next_text));
+        Activity home = home(R.string.people_lost_title);
+        assertEquals(home.getString(R.string.error_key_lost), text(home, R.id.next_text));
         assertFalse("there is nobody to compare with", isShown(home, R.id.next_recognise));
         assertEquals(DeleteActivity.class.getName(), opens(home, R.id.next));
     }

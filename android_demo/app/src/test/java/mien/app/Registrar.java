@@ -1,6 +1,7 @@
 package mien.app;
 
 import com.google.protobuf.ByteString;
+import io.grpc.BindableService;
 import io.grpc.Metadata;
 import io.grpc.Server;
 import io.grpc.ServerCredentials;
@@ -31,19 +32,32 @@ import org.robolectric.util.ReflectionHelpers;
 
 /**
  * A registrar in this process, over real TLS and gRPC: it admits a phone by each of its invites once, and refuses as the
- * real one does ({@code tests/android} has that one). Its coordinator is away.
+ * real one does ({@code tests/android} has that one).
  */
 public final class Registrar extends RegistrarGrpc.RegistrarImplBase implements AutoCloseable {
     private static final Metadata.Key<String> CODE = Metadata.Key.of("mien-error", Metadata.ASCII_STRING_MARSHALLER);
 
+    private static final int AWAY = 9;
+
     private final KeyPair authority = Fleet.keyPair();
     private final byte[] certificate = Fleet.authority(authority);
     private final Server server;
+    private final int coordinatorPort;
     private final Map<String, String> usedBy = new HashMap<>();
     private final Set<String> expired = new HashSet<>();
 
     public Registrar() throws GeneralSecurityException, IOException {
-        server = OkHttpServerBuilder.forPort(0, credentials()).addService(this).build().start();
+        this(null);
+    }
+
+    /** One beside which a coordinator answers; null where it is away. */
+    public Registrar(BindableService coordinator) throws GeneralSecurityException, IOException {
+        OkHttpServerBuilder builder = OkHttpServerBuilder.forPort(0, credentials()).addService(this);
+        if (coordinator != null) {
+            builder.addService(coordinator);
+        }
+        server = builder.build().start();
+        coordinatorPort = coordinator == null ? AWAY : server.getPort();
     }
 
     /** Returns TLS 1.3, which the library's server speaks only if it is told by a class that it does not come with. */
@@ -107,7 +121,7 @@ public final class Registrar extends RegistrarGrpc.RegistrarImplBase implements 
                 .setCertificateDer(ByteString.copyFrom(Fleet.device(key, authority)))
                 .setRegistrarCaDer(ByteString.copyFrom(certificate))
                 .setCoordinatorCaDer(ByteString.copyFrom(certificate))
-                .setCoordinatorAddress("localhost:9")
+                .setCoordinatorAddress("localhost:" + coordinatorPort)
                 .build();
     }
 

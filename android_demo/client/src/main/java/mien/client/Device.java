@@ -307,9 +307,15 @@ public final class Device implements AutoCloseable {
         return recogniser().identify(crop);
     }
 
-    /** Returns what embeds and compares with the model in use; throws NOT_FOUND before the first update. */
+    /**
+     * Returns what embeds and compares with the model in use; throws NOT_FOUND before the first update, KEY_LOST where the
+     * gallery never opens again.
+     */
     public synchronized Recogniser recogniser() {
         String modelId = gallery.modelId();
+        if (modelId == null) {
+            gallery.requireNotLost();
+        }
         if (recogniser == null || !recogniser.model.modelId.equals(modelId)) {
             Model model = models.load(modelId == null ? "" : modelId);
             recogniser = recogniser(model);

@@ -29,7 +29,12 @@ public enum ErrorCode {
     DRAINING("draining"),
     RATE_LIMITED("rate_limited"),
     DISK_FULL("disk_full"),
+    /** The key store does not answer now; nothing is known to be lost. */
     KEY_STORE("key_store"),
+    /** Of this client alone: the phone has to be unlocked before its key store answers. */
+    KEY_LOCKED("key_locked"),
+    /** Of this client alone: a key is gone for good, and with it what it sealed. */
+    KEY_LOST("key_lost"),
     DATABASE("database"),
     /** Of this client alone: another program has this device's home open. */
     IN_USE("in_use"),
@@ -50,6 +55,16 @@ public enum ErrorCode {
     /** Returns whether the same call can succeed later, unchanged. */
     public boolean isTransient() {
         return this == UNREACHABLE || this == DRAINING || this == RATE_LIMITED;
+    }
+
+    /** Returns whether a key cannot be reached now: what it sealed is as it was, and opens again later. */
+    public boolean isOutOfReach() {
+        return this == KEY_STORE || this == KEY_LOCKED;
+    }
+
+    /** Returns whether what was stored never opens again: it was changed, or its key is gone. */
+    public boolean isGone() {
+        return this == CORRUPT_DATA || this == KEY_LOST;
     }
 
     /** Returns whether a round that ends so is simply over: nothing is lost, and the next one may be joined. */

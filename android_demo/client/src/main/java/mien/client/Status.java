@@ -25,6 +25,8 @@ public final class Status {
     public final int numPeople;
     /** How many of them have to be removed and enrolled again, because what is kept of them is damaged. */
     public final int numDamaged;
+    /** Whether the key that seals all of them is gone for good: then nothing of them opens ever again. */
+    public final boolean lostPeople;
     /** How many of them agree that their pictures train. */
     public final int numAgreed;
     /** A round that this device trained for and that has not ended, as text; empty where there is none. */
@@ -67,6 +69,7 @@ public final class Status {
         }
         numPeople = people.size();
         numDamaged = damaged;
+        lostPeople = device.gallery.isLost();
         numAgreed = agreed;
         pendingRound = device.pendingRound();
         numPrivateSums = device.attempts.numSums();

@@ -11,7 +11,7 @@ public final class AndroidKeys implements Keys {
     private final Hardware hardware;
 
     public AndroidKeys(Context context, Folder wrapped) {
-        hardware = new Hardware(context.getPackageManager());
+        hardware = new Hardware(context);
         sealing = new WrappedKeys(wrapped, hardware);
     }
 

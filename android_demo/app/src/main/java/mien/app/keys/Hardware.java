@@ -1,9 +1,11 @@
 package mien.app.keys;
 
+import android.app.KeyguardManager;
+import android.content.Context;
 import android.content.pm.PackageManager;
+import android.os.Build;
 import android.security.keystore.KeyGenParameterSpec;
 import android.security.keystore.KeyProperties;
-import android.security.keystore.StrongBoxUnavailableException;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
 import java.security.KeyPair;
@@ -15,12 +17,11 @@ import java.security.spec.ECGenParameterSpec;
 import java.util.Collections;
 import javax.crypto.KeyGenerator;
 import javax.crypto.SecretKey;
-import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.IdentityKeys;
 
 /**
- * AndroidKeyStore, and nothing but calls of it: a JVM has none, so that no test of ours runs this class.
+ * AndroidKeyStore, and nothing but calls of it: a JVM has none, and tests run this class on one that they made up.
  *
  * <p>Keys are made in StrongBox where the phone has one. Those that training needs work while the phone is locked, for it
  * trains when nobody holds it; before the first unlocking after a restart Android itself keeps their files closed.
@@ -31,52 +32,63 @@ final class Hardware implements WrappingKeys, IdentityKeys {
     private static final String WRAPPING = "mien.wrapping.";
     private static final int KEY_BITS = 256;
 
+    private final KeyguardManager lock;
     private final boolean hasStrongBox;
 
-    Hardware(PackageManager packages) {
-        hasStrongBox = packages.hasSystemFeature(PackageManager.FEATURE_STRONGBOX_KEYSTORE);
+    Hardware(Context context) {
+        lock = context.getSystemService(KeyguardManager.class);
+        hasStrongBox = context.getPackageManager().hasSystemFeature(PackageManager.FEATURE_STRONGBOX_KEYSTORE);
     }
 
-    /** Returns the AES-256 key that wraps the key of a name, made at the first call. */
     @Override
-    public SecretKey wrapping(String name, Opens opens) {
-        String alias = WRAPPING + opens.named(name);
-        try {
-            SecretKey there = (SecretKey) store().getKey(alias, null);
-            return there == null ? makeWrapping(alias, opens) : there;
-        } catch (GeneralSecurityException | IOException | ProviderException error) {
-            throw failed(error);
-        }
+    public SecretKey find(String name, Opens opens) {
+        return asking(() -> (SecretKey) store().getKey(WRAPPING + opens.named(name), null));
     }
 
-    private SecretKey makeWrapping(String alias, Opens opens) throws GeneralSecurityException {
+    @Override
+    public SecretKey make(String name, Opens opens) {
         KeyGenParameterSpec.Builder spec =
-                new KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_ENCRYPT | KeyProperties.PURPOSE_DECRYPT)
+                new KeyGenParameterSpec.Builder(
+                                WRAPPING + opens.named(name), KeyProperties.PURPOSE_ENCRYPT | KeyProperties.PURPOSE_DECRYPT)
                         .setKeySize(KEY_BITS)
                         .setUnlockedDeviceRequired(opens == Opens.WHILE_UNLOCKED)
                         .setBlockModes(KeyProperties.BLOCK_MODE_GCM)
                         .setEncryptionPaddings(KeyProperties.ENCRYPTION_PADDING_NONE);
-        KeyGenerator generator = KeyGenerator.getInstance(KeyProperties.KEY_ALGORITHM_AES, STORE);
-        return best(
-                spec,
-                asked -> {
-                    generator.init(asked);
-                    return generator.generateKey();
+        return asking(
+                () -> {
+                    KeyGenerator generator = KeyGenerator.getInstance(KeyProperties.KEY_ALGORITHM_AES, STORE);
+                    return best(
+                            spec,
+                            asked -> {
+                                generator.init(asked);
+                                return generator.generateKey();
+                            });
                 });
+    }
+
+    /** Android's reference warns of its versions 12 to 14: their key store deletes such keys with the screen lock. */
+    @Override
+    public boolean keepUnlockedKeys() {
+        return Build.VERSION.SDK_INT < Build.VERSION_CODES.S
+                || Build.VERSION.SDK_INT > Build.VERSION_CODES.UPSIDE_DOWN_CAKE;
+    }
+
+    @Override
+    public MienException meaning(Throwable failure) {
+        return Faults.meaning(failure, lock.isDeviceLocked());
     }
 
     /** Returns the key that signs this phone's certificate request, connections and protocol messages. */
     @Override
     public KeyPair loadOrCreate() {
-        try {
-            KeyStore store = store();
-            PrivateKey there = (PrivateKey) store.getKey(IDENTITY, null);
-            return there == null
-                    ? makeIdentity()
-                    : new KeyPair(store.getCertificate(IDENTITY).getPublicKey(), there);
-        } catch (GeneralSecurityException | IOException | ProviderException error) {
-            throw failed(error);
-        }
+        return asking(
+                () -> {
+                    KeyStore store = store();
+                    PrivateKey there = (PrivateKey) store.getKey(IDENTITY, null);
+                    return there == null
+                            ? makeIdentity()
+                            : new KeyPair(store.getCertificate(IDENTITY).getPublicKey(), there);
+                });
     }
 
     private KeyPair makeIdentity() throws GeneralSecurityException {
@@ -98,12 +110,15 @@ final class Hardware implements WrappingKeys, IdentityKeys {
         K make(KeyGenParameterSpec spec) throws GeneralSecurityException;
     }
 
-    /** Makes a key in StrongBox; where there is none, or it is full, in what else the phone has. */
+    /**
+     * Makes a key in StrongBox; where that is full, or does not do what it says that it can, in what else the phone has.
+     * Some phones answer with another ProviderException than the one that Android names.
+     */
     private <K> K best(KeyGenParameterSpec.Builder spec, Making<K> making) throws GeneralSecurityException {
         if (hasStrongBox) {
             try {
                 return making.make(spec.setIsStrongBoxBacked(true).build());
-            } catch (StrongBoxUnavailableException full) {
+            } catch (ProviderException unable) {
                 spec.setIsStrongBoxBacked(false);
             }
         }
@@ -111,7 +126,7 @@ final class Hardware implements WrappingKeys, IdentityKeys {
     }
 
     @Override
-    public void destroyWrapping(String name, Opens opens) {
+    public void destroy(String name, Opens opens) {
         delete(WRAPPING + opens.named(name));
     }
 
@@ -120,24 +135,24 @@ final class Hardware implements WrappingKeys, IdentityKeys {
         delete(IDENTITY);
     }
 
-    private static void delete(String alias) {
-        try {
-            store().deleteEntry(alias);
-        } catch (GeneralSecurityException | IOException error) {
-            throw failed(error);
-        }
+    private void delete(String alias) {
+        asking(
+                () -> {
+                    store().deleteEntry(alias);
+                    return null;
+                });
     }
 
     /** Destroys every key of this app's. */
     void destroyAll() {
-        try {
-            KeyStore store = store();
-            for (String alias : Collections.list(store.aliases())) {
-                store.deleteEntry(alias);
-            }
-        } catch (GeneralSecurityException | IOException error) {
-            throw failed(error);
-        }
+        asking(
+                () -> {
+                    KeyStore store = store();
+                    for (String alias : Collections.list(store.aliases())) {
+                        store.deleteEntry(alias);
+                    }
+                    return null;
+                });
     }
 
     private static KeyStore store() throws GeneralSecurityException, IOException {
@@ -146,8 +161,15 @@ final class Hardware implements WrappingKeys, IdentityKeys {
         return store;
     }
 
-    private static MienException failed(Exception error) {
-        return new MienException(
-                ErrorCode.KEY_STORE, "the phone's key store refused; unlock the phone, then try again", error);
+    private interface Asking<T> {
+        T ask() throws GeneralSecurityException, IOException;
+    }
+
+    private <T> T asking(Asking<T> question) {
+        try {
+            return question.ask();
+        } catch (GeneralSecurityException | IOException | ProviderException error) {
+            throw meaning(error);
+        }
     }
 }

@@ -39,6 +39,7 @@ public final class TrainingActivity extends Screen {
     @Override
     protected void onResume() {
         super.onResume();
+        showWhetherGuarded();
         phone().training.onChange(this::refresh);
         refresh();
         showFacts();

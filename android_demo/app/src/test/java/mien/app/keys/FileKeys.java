@@ -1,6 +1,7 @@
 package mien.app.keys;
 
 import javax.crypto.SecretKey;
+import mien.client.MienException;
 import mien.client.join.FileIdentityKeys;
 import mien.client.join.IdentityKeys;
 import mien.client.store.FileKeyProvider;
@@ -44,13 +45,28 @@ public final class FileKeys implements Keys {
 
     private final class Wrapping implements WrappingKeys {
         @Override
-        public SecretKey wrapping(String name, Opens opens) {
-            return files.key("wrapping-" + opens.named(name));
+        public SecretKey find(String name, Opens opens) {
+            return files.find("wrapping-" + opens.named(name));
         }
 
         @Override
-        public void destroyWrapping(String name, Opens opens) {
+        public SecretKey make(String name, Opens opens) {
+            return files.make("wrapping-" + opens.named(name));
+        }
+
+        @Override
+        public void destroy(String name, Opens opens) {
             files.destroy("wrapping-" + opens.named(name));
+        }
+
+        @Override
+        public boolean keepUnlockedKeys() {
+            return true;
+        }
+
+        @Override
+        public MienException meaning(Throwable failure) {
+            return Faults.meaning(failure, false);
         }
     }
 }

@@ -3,6 +3,7 @@ package mien.app.keys;
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
 
@@ -32,34 +33,35 @@ public class KeysTest {
 
     @Test
     public void aKeyIsTheSameAfterARestart() {
-        byte[] key = keys().sealing().key("rounds").getEncoded();
+        assertNull("none is made by asking", keys().sealing().find("rounds"));
+        byte[] key = keys().sealing().make("rounds").getEncoded();
         assertEquals(32, key.length);
-        assertArrayEquals(key, keys().sealing().key("rounds").getEncoded());
-        assertFalse(Arrays.equals(key, keys().sealing().key("sums").getEncoded()));
+        assertArrayEquals(key, keys().sealing().find("rounds").getEncoded());
+        assertFalse(Arrays.equals(key, keys().sealing().make("sums").getEncoded()));
     }
 
     @Test
     public void theGalleryOpensWhileLockedOnlyWhereItMust() {
-        byte[] key = keys().sealing().key("gallery").getEncoded();
+        byte[] key = keys().sealing().make("gallery").getEncoded();
         assertTrue(Files.exists(path.resolve("gallery.unlocked")));
         assertFalse(Files.exists(path.resolve("gallery")));
         keys().openWhileLocked(true);
         assertTrue(Files.exists(path.resolve("gallery")));
         assertFalse(Files.exists(path.resolve("gallery.unlocked")));
-        assertArrayEquals("it is the same key", key, keys().sealing().key("gallery").getEncoded());
+        assertArrayEquals("it is the same key", key, keys().sealing().find("gallery").getEncoded());
         keys().openWhileLocked(false);
         assertTrue(Files.exists(path.resolve("gallery.unlocked")));
         assertFalse(Files.exists(path.resolve("gallery")));
-        assertArrayEquals(key, keys().sealing().key("gallery").getEncoded());
+        assertArrayEquals(key, keys().sealing().find("gallery").getEncoded());
     }
 
     @Test
     public void whatWasChangedDoesNotOpen() throws IOException {
-        keys().sealing().key("rounds");
+        keys().sealing().make("rounds");
         byte[] sealed = Files.readAllBytes(path.resolve("rounds"));
         sealed[sealed.length - 1] ^= 1;
         Files.write(path.resolve("rounds"), sealed);
-        MienException error = assertThrows(MienException.class, () -> keys().sealing().key("rounds"));
+        MienException error = assertThrows(MienException.class, () -> keys().sealing().find("rounds"));
         assertEquals(ErrorCode.CORRUPT_DATA, error.code());
     }
 
@@ -71,7 +73,20 @@ public class KeysTest {
         keys.sealing().destroy("rounds");
         assertFalse(Files.exists(path.resolve("rounds")));
         MienException error = assertThrows(MienException.class, () -> vault.get("one"));
-        assertEquals(ErrorCode.CORRUPT_DATA, error.code());
+        assertEquals(ErrorCode.KEY_LOST, error.code());
+    }
+
+    /** A power cut between sealing a key anew and forgetting how it was sealed before leaves both. */
+    @Test
+    public void whereAStopLeftTwoTheOneThatOpensIsTheKey() throws IOException {
+        byte[] key = keys().sealing().make("gallery").getEncoded();
+        byte[] unlocked = Files.readAllBytes(path.resolve("gallery.unlocked"));
+        keys().openWhileLocked(true);
+        Files.write(path.resolve("gallery.unlocked"), unlocked); // what sealed it is destroyed already
+        assertArrayEquals(key, keys().sealing().find("gallery").getEncoded());
+        keys().openWhileLocked(true);
+        assertFalse(Files.exists(path.resolve("gallery.unlocked")));
+        assertArrayEquals(key, keys().sealing().find("gallery").getEncoded());
     }
 
     private Keys keys() {

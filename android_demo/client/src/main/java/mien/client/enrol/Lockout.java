@@ -113,7 +113,7 @@ public final class Lockout {
             known = record == null ? State.NONE : parse(record);
             return known;
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error;
             }
             State longest = from(MOST);
@@ -145,6 +145,9 @@ public final class Lockout {
             out.writeLong(state.sinceMonotonicMs);
         } catch (IOException error) {
             throw new IllegalStateException("memory can be written to", error);
+        }
+        if (vault.isLost()) {
+            vault.wipe(); // its key never comes back; nothing but this is sealed by it
         }
         vault.put(RECORD, bytes.toByteArray());
         known = state;

@@ -29,6 +29,9 @@ public final class FileIdentityKeys implements IdentityKeys {
     @Override
     public synchronized KeyPair loadOrCreate() {
         try {
+            if (vault.isLost()) {
+                vault.wipe(); // a key that never opens again is as one that is not there: the phone joins anew
+            }
             byte[] stored = vault.get(RECORD);
             return stored == null ? create() : parse(stored);
         } catch (GeneralSecurityException | IOException error) {

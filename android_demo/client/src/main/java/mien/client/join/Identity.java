@@ -2,6 +2,7 @@ package mien.client.join;
 
 import java.security.GeneralSecurityException;
 import java.security.KeyPair;
+import java.security.ProviderException;
 import java.security.Signature;
 import java.security.cert.X509Certificate;
 import mien.client.ErrorCode;
@@ -67,9 +68,9 @@ public final class Identity {
             signature.initSign(key.getPrivate());
             signature.update(message);
             return signature.sign();
-        } catch (GeneralSecurityException error) {
+        } catch (GeneralSecurityException | ProviderException error) {
             throw new MienException(
-                    ErrorCode.KEY_STORE, "the key store did not sign; unlock the phone, or wipe and join again", error);
+                    ErrorCode.KEY_STORE, "the key store did not sign; nothing is lost, unlock the phone, then retry", error);
         }
     }
 

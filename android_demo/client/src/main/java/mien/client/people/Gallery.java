@@ -214,7 +214,7 @@ public final class Gallery {
             boolean withdrew = person != null && person.trains && vault.has(withdrawn(id));
             return withdrew ? new Person(id, person.name, person.enrolledMs, 0, 0, person.sittings) : person;
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error; // the key may be out of reach for now
             }
             return new Person(id, "", 0, 0, 0);
@@ -261,14 +261,24 @@ public final class Gallery {
         return true;
     }
 
-    /** Gives or withdraws consent to training; what training kept of them goes with it. Withdrawing takes no room. */
+    /**
+     * Gives or withdraws consent to training; what training kept of them goes with it. Withdrawing takes no room, and no
+     * key: where that is out of reach it is noted at once, and thrown that what training kept is still to be removed.
+     */
     public synchronized void setConsent(int id, boolean trains, long nowMs) {
         if (trains) {
             agree(readable(id), nowMs);
-        } else {
-            withdraw(person(id));
-            forgetStates(id);
+            return;
         }
+        try {
+            withdraw(person(id));
+        } catch (MienException error) {
+            if (error.code().isOutOfReach() && vault.tryMark(withdrawn(id))) {
+                version++;
+            }
+            throw error;
+        }
+        forgetStates(id);
     }
 
     private void agree(Person person, long nowMs) {
@@ -366,10 +376,23 @@ public final class Gallery {
             }
             return true;
         } catch (MienException error) {
-            if (error.code() == ErrorCode.KEY_STORE) {
+            if (error.code().isOutOfReach()) {
                 throw error;
             }
             return false;
+        }
+    }
+
+    /** Returns whether the key of everybody's records is gone for good; throws KEY_STORE and KEY_LOCKED while unknown. */
+    public synchronized boolean isLost() {
+        return vault.isLost();
+    }
+
+    /** Throws KEY_LOST where the key of everybody's records is gone for good, and as {@link #isLost}. */
+    public void requireNotLost() {
+        if (isLost()) {
+            throw new MienException(
+                    ErrorCode.KEY_LOST, "the key of everybody's records is gone for good; wipe, and enrol again");
         }
     }
 
@@ -442,7 +465,7 @@ public final class Gallery {
             Records.parse(vault.get(together), in -> readTogether(in, state));
             return state.members.contains(person);
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error;
             }
             return true; // what is damaged serves nobody
@@ -521,7 +544,7 @@ public final class Gallery {
             byte[] record = vault.get(TEMPLATES);
             return record == null ? none : Records.parse(record, Gallery::readTemplates);
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error;
             }
             return none;

@@ -99,7 +99,7 @@ public final class Attempts {
             try {
                 sums.add(sum(name));
             } catch (MienException error) {
-                if (error.code() != ErrorCode.CORRUPT_DATA) {
+                if (!error.code().isGone()) {
                     throw error;
                 }
                 damaged++;

@@ -6,6 +6,7 @@ import java.io.IOException;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.function.Consumer;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Records;
@@ -60,6 +61,7 @@ public final class Journal {
     }
 
     private final Vault vault;
+    private final List<Consumer<Content>> waiting = new ArrayList<>();
 
     public Journal(Vault vault) {
         this.vault = vault;
@@ -67,28 +69,49 @@ public final class Journal {
 
     public synchronized void note(Outcome outcome, long unixMs) {
         String round = outcome.round == null ? "" : outcome.round.toString();
-        Entry entry = new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1);
-        uninterrupted(() -> add(entry));
+        note(new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1));
     }
 
     /** Notes a step that ended by an error, and why. */
     public synchronized void note(MienException error, long unixMs) {
-        Entry entry = new Entry(unixMs, Outcome.Kind.FAILED, "", error.code().code(), error.getMessage(), 0, 1);
-        uninterrupted(() -> add(entry));
+        note(new Entry(unixMs, Outcome.Kind.FAILED, "", error.code().code(), error.getMessage(), 0, 1));
+    }
+
+    private void note(Entry entry) {
+        change(content -> add(content.entries, entry));
     }
 
     /** Counts bytes that were sent to the coordinator and received from it. */
     public synchronized void count(long sent, long received) {
         if (sent != 0 || received != 0) {
-            uninterrupted(() -> addBytes(sent, received));
+            change(
+                    content -> {
+                        content.sentBytes += sent;
+                        content.receivedBytes += received;
+                    });
         }
     }
 
-    private void addBytes(long sent, long received) {
-        Content content = content();
-        content.sentBytes += sent;
-        content.receivedBytes += received;
-        put(content);
+    /** Writes a change, with those that waited for the key; where that is out of reach this one waits too, in memory. */
+    private void change(Consumer<Content> change) {
+        try {
+            uninterrupted(
+                    () -> {
+                        Content content = content();
+                        waiting.forEach(each -> each.accept(content));
+                        change.accept(content);
+                        put(content);
+                    });
+            waiting.clear();
+        } catch (MienException error) {
+            if (!error.code().isOutOfReach()) {
+                throw error;
+            }
+            waiting.add(change);
+            if (waiting.size() > MOST) {
+                waiting.remove(0);
+            }
+        }
     }
 
     /** Writes also on a thread that is being stopped, whose interrupt would close files; it stays interrupted. */
@@ -125,6 +148,7 @@ public final class Journal {
     }
 
     public synchronized void wipe() {
+        waiting.clear();
         vault.wipe();
     }
 
@@ -134,9 +158,7 @@ public final class Journal {
         final List<Entry> entries = new ArrayList<>();
     }
 
-    private void add(Entry entry) {
-        Content content = content();
-        List<Entry> entries = content.entries;
+    private static void add(List<Entry> entries, Entry entry) {
         int first = entry.isLie() ? 0 : Math.max(0, entries.size() - 1);
         Entry added = entry;
         for (int i = entries.size() - 1; i >= first; i--) {
@@ -146,13 +168,15 @@ public final class Journal {
             }
         }
         entries.add(added);
-        while (content.entries.size() > MOST) {
-            content.entries.remove(0);
+        while (entries.size() > MOST) {
+            entries.remove(0);
         }
-        put(content);
     }
 
     private void put(Content content) {
+        if (vault.isLost()) {
+            vault.wipe(); // its key never comes back; nothing but the diary is sealed by it
+        }
         vault.put(RECORD, Records.bytes(out -> write(out, content)));
     }
 
@@ -177,7 +201,7 @@ public final class Journal {
             byte[] record = vault.get(RECORD);
             return record == null ? new Content() : Records.parse(record, Journal::read);
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error;
             }
             return new Content(); // a damaged diary stops nobody: a new one begins

@@ -125,7 +125,8 @@ public final class Participant {
 
     /**
      * Takes part in one round, or returns why not now. Throws CONFIG while nobody's pictures may train, UNREACHABLE when
-     * the coordinator stays away: then what was trained is kept, and the next call goes on with it.
+     * the coordinator stays away, KEY_STORE or KEY_LOCKED while a key is out of reach: then what was trained is kept, and
+     * the next call goes on with it.
      */
     public Outcome step() {
         // 1. May the phone work now?
@@ -157,6 +158,7 @@ public final class Participant {
             }
         }
         if (agreed.isEmpty()) {
+            gallery.requireNotLost();
             throw new MienException(
                     ErrorCode.CONFIG, "nobody enrolled has agreed to training; nothing is trained until somebody does");
         }
@@ -209,6 +211,10 @@ public final class Participant {
             keep(pending);
         } catch (MienException error) {
             if (error.code().isTransient()) {
+                throw error;
+            }
+            if (error.code().isOutOfReach()) {
+                tellLeft(ref, error.code()); // nothing could be kept: nobody is to wait for it
                 throw error;
             }
             return refuse(ref, error);
@@ -427,20 +433,31 @@ public final class Participant {
             if (error.code().isRoundOver()) {
                 return uncounted(pending.ref, error.code().code(), error.getMessage());
             }
-            if (error.code().isTransient()) {
+            if (isKept(error)) {
                 throw error;
             }
             return refuse(pending.ref, error);
         }
     }
 
-    /** Returns why the owner does not agree any more to send what was trained, null if they do. */
+    /** Returns whether the next call may go on where an error stopped: the network or a key is out of reach for now. */
+    private static boolean isKept(MienException error) {
+        return error.code().isTransient() || error.code().isOutOfReach();
+    }
+
+    /**
+     * Returns why the owner does not agree any more to send what was trained, null if they do. Throws KEY_STORE and
+     * KEY_LOCKED while nobody can say.
+     */
     private MienException withdrawn(Pending pending) {
         try {
             agreement.check(new TaskSpec(pending.taskJson));
             requireAgreed(pending.agreed);
             return null;
         } catch (MienException error) {
+            if (error.code().isOutOfReach()) {
+                throw error;
+            }
             return error;
         }
     }
@@ -456,7 +473,7 @@ public final class Participant {
             // A contribution that counts already leaves nothing to say, and so nobody to say it to.
             isRevoked = countedBefore ? serial -> false : revoked();
         } catch (MienException error) {
-            if (error.code().isTransient()) {
+            if (isKept(error)) {
                 throw error;
             }
             return refuse(pending.ref, error);
@@ -523,6 +540,9 @@ public final class Participant {
         try {
             answer = part.answer(stage, event.getMessage().toByteArray());
         } catch (MienException error) {
+            if (error.code().isOutOfReach()) {
+                throw error;
+            }
             return refuse(pending.ref, error);
         }
         try {

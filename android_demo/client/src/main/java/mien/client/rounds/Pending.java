@@ -7,7 +7,6 @@ import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Records;
 import mien.client.store.Vault;
@@ -79,13 +78,13 @@ final class Pending {
         Records.write(out, pictures);
     }
 
-    /** Returns what was kept, null where nothing is; what was damaged is dropped, for it cannot be sent. */
+    /** Returns what was kept, null where nothing is; what never opens again is dropped, for it cannot be sent. */
     static Pending load(Vault vault) {
         try {
             byte[] record = vault.get(RECORD);
             return record == null ? null : Records.parse(record, Pending::read);
         } catch (MienException error) {
-            if (error.code() != ErrorCode.CORRUPT_DATA) {
+            if (!error.code().isGone()) {
                 throw error;
             }
             forget(vault);

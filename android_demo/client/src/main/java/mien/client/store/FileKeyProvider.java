@@ -16,16 +16,19 @@ public final class FileKeyProvider implements KeyProvider {
     }
 
     @Override
-    public synchronized SecretKey key(String name) {
+    public synchronized SecretKey find(String name) {
         byte[] bytes = folder.read(name + ".key");
-        if (bytes == null) {
-            bytes = new byte[KEY_BYTES];
-            new SecureRandom().nextBytes(bytes);
-            folder.write(name + ".key", bytes);
+        if (bytes != null && bytes.length != KEY_BYTES) {
+            throw new MienException(ErrorCode.KEY_LOST, "a key file is damaged; restore it, or wipe and enrol again");
         }
-        if (bytes.length != KEY_BYTES) {
-            throw new MienException(ErrorCode.KEY_STORE, "a key file is damaged; restore it, or wipe and enrol again");
-        }
+        return bytes == null ? null : new SecretKeySpec(bytes, "AES");
+    }
+
+    @Override
+    public synchronized SecretKey make(String name) {
+        byte[] bytes = new byte[KEY_BYTES];
+        new SecureRandom().nextBytes(bytes);
+        folder.write(name + ".key", bytes);
         return new SecretKeySpec(bytes, "AES");
     }
 

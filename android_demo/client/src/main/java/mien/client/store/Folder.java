@@ -49,6 +49,15 @@ public final class Folder {
         return Files.exists(path.resolve(name));
     }
 
+    /** Returns whether a file has nothing in it, as a mark. */
+    boolean isEmpty(String name) {
+        try {
+            return Files.size(path.resolve(name)) == 0;
+        } catch (IOException error) {
+            throw failed(name + " cannot be read", error);
+        }
+    }
+
     /** Returns a file's bytes, null where it does not exist. */
     public byte[] read(String name) {
         try {

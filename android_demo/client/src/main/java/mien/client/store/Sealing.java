@@ -2,6 +2,8 @@ package mien.client.store;
 
 import java.nio.ByteBuffer;
 import java.security.GeneralSecurityException;
+import java.security.ProviderException;
+import javax.crypto.AEADBadTagException;
 import javax.crypto.Cipher;
 import javax.crypto.SecretKey;
 import javax.crypto.spec.GCMParameterSpec;
@@ -40,13 +42,16 @@ public final class Sealing {
             sealed.put(cipher.getIV());
             cipher.doFinal(ByteBuffer.wrap(plain), sealed);
             return sealed.array();
-        } catch (GeneralSecurityException error) {
+        } catch (GeneralSecurityException | ProviderException error) {
             throw new MienException(
                     ErrorCode.KEY_STORE, "the key store could not seal a record; unlock the phone, then try again", error);
         }
     }
 
-    /** Returns what was sealed; throws CORRUPT_DATA naming {@code what} for any other key, context or bytes. */
+    /**
+     * Returns what was sealed. Throws CORRUPT_DATA naming {@code what} for any other key, context or bytes: for a tag that
+     * is wrong, and nothing else. A key in hardware that does not work now is KEY_STORE, with the failure as its cause.
+     */
     public static byte[] unseal(SecretKey key, byte[] sealed, byte[] context, String what) {
         try {
             if (sealed.length >= NONCE_BYTES + TAG_BITS / 8) {
@@ -55,8 +60,13 @@ public final class Sealing {
                 cipher.updateAAD(context);
                 return cipher.doFinal(sealed, NONCE_BYTES, sealed.length - NONCE_BYTES);
             }
-        } catch (GeneralSecurityException error) {
+        } catch (AEADBadTagException error) {
             // One error for every cause: it tells nothing to whoever tries.
+        } catch (GeneralSecurityException | ProviderException error) {
+            throw new MienException(
+                    ErrorCode.KEY_STORE,
+                    "the key store could not open " + what + "; nothing is lost, unlock the phone, then try again",
+                    error);
         }
         throw new MienException(
                 ErrorCode.CORRUPT_DATA,

@@ -15,6 +15,7 @@ import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.people.Gallery;
 import mien.client.people.Numbers;
+import mien.client.store.AwayKeys;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.Records;
@@ -157,6 +158,36 @@ public class AgreedTest {
         root.delete(Numbers.FILE);
         enrol(gallery, "Ada");
         enrol(gallery, "Bo");
+    }
+
+    @Test
+    public void aPendingRoundWaitsForAKeyThatIsOutOfReach() {
+        AwayKeys away = new AwayKeys(root.folder("keys"));
+        Vault rounds = new Vault(root.folder("rounds"), away, "rounds");
+        participant().keep(trained(2));
+        away.away = true;
+        Raised.by(ErrorCode.KEY_STORE, "loading", () -> Pending.load(rounds));
+        Raised.by(ErrorCode.KEY_STORE, "at opening", () -> Participant.forgetWithdrawn(gallery, rounds));
+        Gallery unread = new Gallery(new Vault(root.folder("gallery"), away, "gallery"), new Numbers(root));
+        Raised.by(ErrorCode.KEY_STORE, "who agrees", () -> Participant.forgetWithdrawn(unread, this.rounds));
+        away.away = false;
+        assertNotNull(Pending.load(rounds));
+        root.folder("keys").delete("rounds.key");
+        assertNull("for good: it can never be sent", Pending.load(rounds));
+    }
+
+    @Test
+    public void withdrawingNeedsNoKey() {
+        AwayKeys away = new AwayKeys(root.folder("keys"));
+        Gallery unread = new Gallery(new Vault(root.folder("gallery"), away, "gallery"), new Numbers(root));
+        away.away = true;
+        Raised.by(ErrorCode.KEY_STORE, "it is said that something stays to be removed", () -> unread.setConsent(2, false, 2000));
+        assertFalse(opened().stillTrains(2));
+        assertTrue(opened().stillTrains(1));
+        away.away = false;
+        unread.setConsent(2, false, 2000);
+        unread.setConsent(2, true, 3000);
+        assertTrue(opened().stillTrains(2));
     }
 
     @Test

@@ -10,6 +10,7 @@ import mien.client.MienException;
 import mien.client.people.Gallery;
 import mien.client.people.Numbers;
 import mien.client.people.StayingOut;
+import mien.client.store.AwayKeys;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.Vault;
@@ -54,6 +55,26 @@ public class JournalTest {
         assertEquals(2, oldest.unixMs);
         assertEquals(15, again.sentBytes());
         assertEquals(300, again.receivedBytes());
+    }
+
+    @Test
+    public void whatHappensWhileTheKeyIsOutOfReachIsWrittenLater() {
+        AwayKeys keys = new AwayKeys(root.folder("keys"));
+        Journal journal = new Journal(new Vault(root.folder("journal"), keys, "journal"));
+        journal.count(1, 2);
+        keys.away = true;
+        journal.note(Outcome.notNow("charging"), 1);
+        journal.count(10, 300);
+        keys.away = false;
+        journal.note(new MienException(ErrorCode.UNREACHABLE, "away"), 3);
+        Journal again = new Journal(vault);
+        assertEquals(2, again.entries().size());
+        assertEquals("charging", again.entries().get(1).reason);
+        assertEquals(11, again.sentBytes());
+        root.folder("keys").delete("journal.key");
+        assertTrue("a diary whose key is lost stops nobody", journal.entries().isEmpty());
+        journal.count(4, 4);
+        assertEquals(4, new Journal(vault).sentBytes());
     }
 
     @Test

@@ -53,7 +53,40 @@ public class StoresTest {
         vault.wipe();
         assertNull(vault.get("a"));
         root.folder("vault").write("a", sealed);
-        Raised.by(ErrorCode.CORRUPT_DATA, "after the key was destroyed", () -> vault.get("a"));
+        Raised.by(ErrorCode.KEY_LOST, "after the key was destroyed", () -> vault.get("a"));
+    }
+
+    @Test
+    public void aKeyOutOfReachIsNoDamageAndLosesNothing() {
+        Folder root = new Folder(folder.getRoot().toPath());
+        AwayKeys keys = new AwayKeys(root.folder("keys"));
+        Vault vault = new Vault(root.folder("vault"), keys, "gallery");
+        vault.put("a", Bytes.utf8("ada"));
+        byte[] sealed = root.folder("vault").read("a");
+        keys.away = true;
+        Raised.by(ErrorCode.KEY_STORE, "reading", () -> vault.get("a"));
+        Raised.by(ErrorCode.KEY_STORE, "writing", () -> vault.put("a", Bytes.utf8("eve")));
+        assertFalse("nobody knows it to be lost", vault.isLost());
+        assertArrayEquals(sealed, root.folder("vault").read("a"));
+        keys.away = false;
+        assertEquals("ada", Bytes.text(vault.get("a")));
+    }
+
+    @Test
+    public void noNewKeyIsMadeOverWhatAnOlderOneSealed() {
+        Folder root = new Folder(folder.getRoot().toPath());
+        FileKeyProvider keys = new FileKeyProvider(root.folder("keys"));
+        Vault vault = new Vault(root.folder("vault"), keys, "gallery");
+        vault.put("a", Bytes.utf8("ada"));
+        assertTrue(vault.tryMark("a-mark"));
+        root.folder("keys").delete("gallery.key");
+        assertTrue(vault.isLost());
+        Raised.by(ErrorCode.KEY_LOST, "reading", () -> vault.get("a"));
+        Raised.by(ErrorCode.KEY_LOST, "writing", () -> vault.put("b", Bytes.utf8("bo")));
+        assertNull("no key was made", keys.find("gallery"));
+        vault.remove("a");
+        vault.put("b", Bytes.utf8("bo")); // nothing is sealed by the other any more
+        assertEquals("bo", Bytes.text(vault.get("b")));
     }
 
     @Test
