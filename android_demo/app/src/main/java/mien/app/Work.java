@@ -6,6 +6,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
+import mien.client.ErrorCode;
 import mien.client.MienException;
 
 /**
@@ -17,6 +18,12 @@ public final class Work {
     private final ExecutorService here = thread("mien-here");
     private final ExecutorService network = thread("mien-network");
     private final Handler main = new Handler(Looper.getMainLooper());
+
+    /** Returns an error that nobody foresaw as one that a screen shows: it does not end the app. */
+    public static MienException unforeseen(Throwable error) {
+        String what = error.getClass().getSimpleName();
+        return new MienException(ErrorCode.OTHER, "the app could not go on (" + what + "); try later", error);
+    }
 
     private static ExecutorService thread(String name) {
         return Executors.newSingleThreadExecutor(job -> new Thread(job, name));
@@ -41,6 +48,8 @@ public final class Work {
                         main.post(() -> done.accept(result));
                     } catch (MienException error) {
                         main.post(() -> failed.accept(error));
+                    } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
+                        main.post(() -> failed.accept(unforeseen(error)));
                     }
                 });
     }

@@ -1,5 +1,6 @@
 package mien.app.training;
 
+import android.app.KeyguardManager;
 import android.content.Context;
 import android.net.ConnectivityManager;
 import android.net.NetworkCapabilities;
@@ -77,8 +78,17 @@ final class PhoneConditions implements Conditions {
             case UNMETERED:
                 return isUnmetered();
             default:
-                return !context.getSystemService(PowerManager.class).isInteractive();
+                return !isInUse();
         }
+    }
+
+    /**
+     * Android calls a phone interactive, too, that shows a screen saver on its charger, or its lock screen for a message:
+     * then the lock is up, and nobody works with it.
+     */
+    private boolean isInUse() {
+        return context.getSystemService(PowerManager.class).isInteractive()
+                && !context.getSystemService(KeyguardManager.class).isKeyguardLocked();
     }
 
     private boolean isUnmetered() {

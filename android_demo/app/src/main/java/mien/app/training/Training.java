@@ -7,6 +7,7 @@ import java.util.Arrays;
 import java.util.HashSet;
 import java.util.Set;
 import mien.app.Phone;
+import mien.app.Work;
 import mien.client.Clock;
 import mien.client.MienException;
 import mien.client.rounds.Listener;
@@ -63,9 +64,12 @@ public final class Training implements Listener {
         onChange = action;
     }
 
-    /** Takes part by night, round after round, until stopped; then says so on the main thread. */
+    /**
+     * Takes part by night, round after round, until stopped; then says so on the main thread. Not before the time that the
+     * coordinator named.
+     */
     boolean startByNight(Context context, Runnable ended) {
-        return start(PhoneConditions.byNight(context), false, ended);
+        return System.currentTimeMillis() >= phone.choices.nextTryMs() && start(PhoneConditions.byNight(context), false, ended);
     }
 
     /** Takes part now, in one round. */
@@ -118,6 +122,9 @@ public final class Training implements Listener {
         } catch (MienException error) {
             // The client's journal has it, where the screen finds it; the next time tries again.
             phone.choices.tryAgainAt(System.currentTimeMillis() + error.retryAfterMs());
+        } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
+            phone.choices.tryAgainAt(System.currentTimeMillis() + FAILED_PAUSE_MS);
+            phone.device.journal.note(Work.unforeseen(error), System.currentTimeMillis());
         } finally {
             synchronized (this) {
                 thread = null;

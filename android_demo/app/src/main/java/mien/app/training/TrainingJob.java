@@ -7,6 +7,7 @@ import android.app.job.JobService;
 import android.content.ComponentName;
 import android.content.Context;
 import mien.app.Phone;
+import mien.client.MienException;
 
 /**
  * Training by night: Android starts it when the phone charges, lies idle and has a network that costs nothing, and stops
@@ -14,6 +15,8 @@ import mien.app.Phone;
  */
 public final class TrainingJob extends JobService {
     private static final int ID = 1;
+    /** Of the job that runs once, at the time that the coordinator named. */
+    static final int NEXT_ID = 2;
     private static final long EVERY_MS = 60 * 60_000;
 
     /** Plans training, or takes it off the plan; a plan outlives restarts of the phone. */
@@ -21,16 +24,30 @@ public final class TrainingJob extends JobService {
         JobScheduler scheduler = context.getSystemService(JobScheduler.class);
         if (!wanted) {
             scheduler.cancel(ID);
+            scheduler.cancel(NEXT_ID);
         } else if (scheduler.getPendingJob(ID) == null) {
-            scheduler.schedule(
-                    new JobInfo.Builder(ID, new ComponentName(context, TrainingJob.class))
-                            .setRequiresCharging(true)
-                            .setRequiresDeviceIdle(true)
-                            .setRequiredNetworkType(JobInfo.NETWORK_TYPE_UNMETERED)
-                            .setPeriodic(EVERY_MS)
-                            .setPersisted(true)
-                            .build());
+            scheduler.schedule(job(context, ID).setPeriodic(EVERY_MS).build());
         }
+    }
+
+    /**
+     * Plans one start at the time that the coordinator named, where that comes before the next hourly one is sure to: rounds
+     * begin when it says, and Android moves a period's start within the period.
+     */
+    static void planNext(Context context, long atUnixMs, long nowUnixMs) {
+        long waitMs = atUnixMs - nowUnixMs;
+        if (isPlanned(context) && waitMs > 0 && waitMs < 2 * EVERY_MS) {
+            context.getSystemService(JobScheduler.class)
+                    .schedule(job(context, NEXT_ID).setMinimumLatency(waitMs).build());
+        }
+    }
+
+    private static JobInfo.Builder job(Context context, int id) {
+        return new JobInfo.Builder(id, new ComponentName(context, TrainingJob.class))
+                .setRequiresCharging(true)
+                .setRequiresDeviceIdle(true)
+                .setRequiredNetworkType(JobInfo.NETWORK_TYPE_UNMETERED)
+                .setPersisted(true);
     }
 
     /** Returns whether training is planned. */
@@ -40,8 +57,22 @@ public final class TrainingJob extends JobService {
 
     @Override
     public boolean onStartJob(JobParameters parameters) {
-        // Not to be planned anew at its end: the period does that, and a job that waits for idleness may not back off.
-        return Phone.of(this).training.startByNight(this, () -> jobFinished(parameters, false));
+        try {
+            Phone phone = Phone.of(this);
+            boolean starts = phone.training.startByNight(this, () -> end(phone, parameters));
+            if (!starts) {
+                planNext(this, phone.choices.nextTryMs(), System.currentTimeMillis());
+            }
+            return starts;
+        } catch (MienException error) {
+            return false; // a home that cannot be opened now may be in an hour; no error of a job's ends the app
+        }
+    }
+
+    private void end(Phone phone, JobParameters parameters) {
+        planNext(this, phone.choices.nextTryMs(), System.currentTimeMillis());
+        // Not to be planned anew as it is: the period does that, and a job that waits for idleness may not back off.
+        jobFinished(parameters, false);
     }
 
     @Override

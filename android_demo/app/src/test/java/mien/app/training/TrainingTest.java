@@ -7,6 +7,7 @@ import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
+import android.app.KeyguardManager;
 import android.app.job.JobInfo;
 import android.app.job.JobScheduler;
 import android.content.Context;
@@ -30,6 +31,8 @@ import mien.app.Limit;
 import mien.app.MainActivity;
 import mien.app.R;
 import mien.app.ScreenRunner;
+import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Outcome;
 import mien.client.rounds.Outcomes;
@@ -251,6 +254,49 @@ public class TrainingTest extends ScreenRunner {
         Activity screen = Robolectric.buildActivity(TrainingActivity.class).setup().get();
         await("the state is shown", () -> !text(screen, R.id.training_state).isEmpty());
         return screen;
+    }
+
+    @Test
+    public void theNightBeginsWhenTheCoordinatorSaid() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        phone().settle(context());
+        at(true, true, false);
+        long later = System.currentTimeMillis() + 50 * 60_000;
+        phone().choices.tryAgainAt(later);
+        TrainingJob job = Robolectric.buildService(TrainingJob.class).create().get();
+        assertFalse("it is not asked before", job.onStartJob(null));
+        JobScheduler scheduler = context().getSystemService(JobScheduler.class);
+        assertNotNull("but then", scheduler.getPendingJob(TrainingJob.NEXT_ID));
+        TrainingJob.planNext(context(), later, later - 90_000);
+        JobInfo next = scheduler.getPendingJob(TrainingJob.NEXT_ID);
+        assertEquals(90_000, next.getMinLatencyMillis());
+        assertFalse(next.isPeriodic());
+        assertTrue(next.isRequireCharging() && next.isRequireDeviceIdle());
+        TrainingJob.plan(context(), false);
+        assertNull("whoever takes it back takes both back", scheduler.getPendingJob(TrainingJob.NEXT_ID));
+        TrainingJob.planNext(context(), later, later - 90_000);
+        assertNull(scheduler.getPendingJob(TrainingJob.NEXT_ID));
+    }
+
+    @Test
+    public void aScreenSaverOnTheChargerIsNoOwnerAtWork() {
+        at(true, true, true);
+        assertEquals(Collections.singletonList("idle"), PhoneConditions.byNight(context()).unmet());
+        Shadows.shadowOf(context().getSystemService(KeyguardManager.class)).setKeyguardLocked(true);
+        assertTrue(PhoneConditions.byNight(context()).unmet().isEmpty());
+    }
+
+    @Test
+    public void whatNobodyForesawEndsNoApp() {
+        MienException[] told = new MienException[1];
+        phone().work.run(
+                () -> {
+                    throw new IllegalStateException("nobody foresaw it");
+                },
+                done -> {},
+                error -> told[0] = error);
+        await("it is told", () -> told[0] != null);
+        assertEquals(ErrorCode.OTHER, told[0].code());
     }
 
     private static Context context() {
