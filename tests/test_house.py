@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -35,7 +36,8 @@ def modules(package: str) -> list[tuple[str, Path]]:
     return [(".".join(p.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"), p) for p in files]
 
 
-def imports(path: Path) -> set[str]:
+@cache
+def imports(path: Path) -> frozenset[str]:
     """Return the dotted names that a file imports anywhere in it."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -44,7 +46,7 @@ def imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return names
+    return frozenset(names)
 
 
 def clocks_read(path: Path) -> set[str]:
@@ -53,7 +55,7 @@ def clocks_read(path: Path) -> set[str]:
     return {call.attr for call in calls if isinstance(call, ast.Attribute) and call.attr in CLOCKS}
 
 
-def uses(names: set[str], package: str) -> bool:
+def uses(names: frozenset[str], package: str) -> bool:
     """Return whether any of the dotted names is `package` or lies in it."""
     return any(name == package or name.startswith(package + ".") for name in names)
 
