@@ -62,6 +62,7 @@ def check(home: Path) -> str:
     return model
 
 
+@pytest.mark.slow
 def test_killed_at_random_points_the_gallery_is_one_models(tmp_path: Path) -> None:
     gallery = Gallery.open(tmp_path / "device.db", FileKeyStore(tmp_path / "keys"))
     for i in range(NUM_PEOPLE):

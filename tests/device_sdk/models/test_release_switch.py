@@ -141,6 +141,7 @@ def in_use(phone: Device) -> tuple[str, float]:
     return recogniser.model_id, phone.operating_point(recogniser.model).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize(
     ("newer", "step"),

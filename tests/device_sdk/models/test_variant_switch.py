@@ -402,6 +402,7 @@ def test_the_session_keeps_to_one_length() -> None:
     assert loaded.embed(noise_crops(1)[:0]).shape == (0, 16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("step", ["fetch", "accept", "keep", "reembed", "keep_only"])
 def test_killed_at_any_step_of_a_switch_one_form_serves(shop: Shop, home: Path, step: str, when: str) -> None:
