@@ -199,6 +199,7 @@ TWICE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Device", "DeviceRecord", "Stage", "Store"), "each program has its own"),
     **dict.fromkeys(("Policy", "Profile", "Role"), "attestation, certificates, secure aggregation and fleets"),
     **dict.fromkeys(("Event", "Spent", "Trained", "RoundCost", "Part"), "one of training and one of its account"),
+    "Compared": "gates' measurements beside another model's, and two runs' figures",
     "Pulse": "a loop's and a blocking call's",
 }
 """Names of classes that two modules have, and why; a name that is there once is struck."""
