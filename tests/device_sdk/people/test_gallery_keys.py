@@ -166,6 +166,7 @@ def test_in_a_folder_that_cannot_be_written_the_gallery_is_read_and_rotation_ref
         home.chmod(0o700)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(960)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_after_each_of_150_kills_the_gallery_holds_one_consistent_state(tmp_path: Path, seed: int) -> None:
