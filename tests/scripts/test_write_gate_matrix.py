@@ -7,7 +7,7 @@ import pytest
 
 from device_sdk.faces import FacePipeline
 from device_sdk.faces.crops import MASTER
-from scripts.write_gate_matrix import PAGE, ROTATIONS, SIZES, Subject, cell, lean, outcome, picture
+from scripts.write_gate_matrix import PAGE, ROTATIONS, SIZES, Subject, _spread_below, cell, lean, outcome, picture
 
 NOSE = (60.0, 40.0)
 
@@ -40,3 +40,10 @@ def test_the_page_has_every_size_and_rotation() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     assert sum(line.startswith(f"| {size} |") for size in SIZES for line in lines) == 2 * len(SIZES) - 1
     assert "| face, pixels | " + " | ".join(f"{degrees}°" for degrees in ROTATIONS) + " |" in lines
+
+
+def test_a_covered_mouth_varies_less_than_the_eyes() -> None:
+    crop = np.random.default_rng(0).integers(0, 256, (112, 112, 3)).astype(np.uint8)
+    covered = crop.copy()
+    covered[60:] = 90
+    assert _spread_below(covered) == 0.0 < 0.8 < _spread_below(crop) < 1.2
