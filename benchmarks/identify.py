@@ -138,11 +138,12 @@ def measured(model: Model, known: Half, others: Half, sizes: Sequence[int]) -> l
 
 def _searched(
     others: Half, size: int, thresholds: tuple[float, float], drawn: np.random.Generator
-) -> dict[str, float | int | None]:
+) -> dict[str, float | int | str | None]:
     """Return rates over galleries of `size` drawn people; None where too few strangers are left to tell."""
     templates, probes, has_another = others.templates()
-    if len(templates) - size < STRANGERS:
-        return {"fpir": None, "tpir": None, "fpir_comparison": None, "strangers": 0, "mated": 0}
+    if (left := len(templates) - size) < STRANGERS:
+        why = f"{max(0, left)} strangers are left of the {len(templates)} people searched, {STRANGERS} are needed"
+        return {"fpir": None, "tpir": None, "fpir_comparison": None, "strangers": 0, "mated": 0, "not_measured": why}
     counts = np.zeros(5, np.int64)
     for _ in range(DRAWS):
         chosen = drawn.permutation(len(templates))
