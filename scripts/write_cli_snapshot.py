@@ -40,6 +40,7 @@ MODULES: Final = (
     "simulation.program.worker",
     "benchmarks",
     "benchmarks.chaos",
+    "benchmarks.cli",
     "benchmarks.coordinator",
     "benchmarks.device",
     "benchmarks.dp",

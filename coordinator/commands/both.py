@@ -6,7 +6,6 @@ the verbs import is loaded when they run: store, keys and client are most of the
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -122,6 +121,8 @@ def add_doctor(app: typer.Typer, program: Program) -> None:
 
     @app.command(help=words.doctor + program.example(f"doctor --home {words.folder}"))
     def doctor(*, home: Path = Home, as_json: bool = Json) -> None:
+        import asyncio
+
         findings = asyncio.run(program.checks()(program.home(home), now).examine())
         result = {"ok": all(each.ok for each in findings), "checks": [each.to_mapping() for each in findings]}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
@@ -84,6 +83,8 @@ def read_pem(path: Path) -> bytes:
 
 def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]) -> _T:
     """Return what the running coordinator answers to this folder's operator."""
+    import asyncio
+
     from coordinator.operator.client import connect
 
     home = CoordinatorHome(folder)

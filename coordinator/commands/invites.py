@@ -5,7 +5,6 @@ Whoever can change an invite on its way can also change the fingerprints within;
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from datetime import UTC, datetime
 from html import escape
@@ -31,6 +30,8 @@ Ask: TypeAlias = "Callable[[Callable[[RegistrarAdmin], Coroutine[Any, Any, Any]]
 
 def ask_registrar(home: RegistrarHome, question: Callable[[RegistrarAdmin], Coroutine[Any, Any, _T]]) -> _T:
     """Return what the running registrar answers to an operator: the one whose folder `home` is, or its own."""
+    import asyncio
+
     from coordinator.operator.registrar_client import connect_admin
 
     address, credentials = home.resolve().config.admin_address, home.operator_credentials()

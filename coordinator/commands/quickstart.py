@@ -16,7 +16,6 @@ holds both, and one folder all keys.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sys
@@ -227,6 +226,8 @@ def _check_same(fleet: QuickFleet, address: str, port: int) -> None:
 
 def _serve(fleet: QuickFleet, invites: int, announce: Callable[[str], None]) -> None:
     """Serve both servers in this process until SIGTERM or SIGINT; `announce` is told the released model."""
+    import asyncio
+
     from coordinator.store.database import sole_server
     from mien.shell.lock import exclusive
     from mien.shell.memory import keep_freed_memory
@@ -265,6 +266,8 @@ async def _running(fleet: QuickFleet, invites: int) -> AsyncIterator[str]:
 
 async def _released(fleet: QuickFleet, coordinator: Coordinator) -> str:
     """Return the released model's id; where there is none, make, sign and release the first one."""
+    import asyncio
+
     from coordinator.commands.models.folder import SHARD, SPEC, THETA, read_signed, write_fallbacks
     from coordinator.release import worker
     from coordinator.release.signing import read_key, sign_folder

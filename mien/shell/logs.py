@@ -7,8 +7,6 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-import structlog
-
 _SECRET_WORDS: Final = ("token", "key", "secret", "password", "embedding", "crop", "theta", "template", "vector")
 
 
@@ -24,6 +22,8 @@ def mask_secrets(_logger: object, _name: str, event: MutableMapping[str, Any]) -
 
 def configure(*, as_json: bool, level: int = logging.INFO) -> None:
     """Set up logging to stderr for a program."""
+    import structlog  # a fifth of the start of a command that logs nothing
+
     renderer: Any = (
         structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     )
