@@ -44,6 +44,7 @@ MODULES: Final = (
     "benchmarks.coordinator",
     "benchmarks.device",
     "benchmarks.dp",
+    "benchmarks.group_statistics",
     "benchmarks.hostile",
     "benchmarks.identify",
     "benchmarks.lfw",
