@@ -20,6 +20,9 @@ import coordinator.commands.registrar_cli
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.registrar.config import RegistrarConfig
+from mien.protocol.rounds import Stage
+from mien.rounds.records import TaskState
+from mien.rounds.rollouts import RollOutState
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -131,3 +134,72 @@ def test_the_image_holds_the_locked_packages_of_the_coordinator_alone() -> None:
     wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["coordinator"]]
     assert {re.split(r"[\[<>=!~ ]", each)[0] for each in wanted} <= set(mine)
     assert "torch" not in mine
+
+
+class TestMonitoring:
+    """Alarms and the dashboard of Prometheus and Grafana, over the metrics that there are."""
+
+    RULES = DEPLOY / "monitoring/alerts.yml"
+    DASHBOARD = DEPLOY / "monitoring/grafana.json"
+
+    @staticmethod
+    def expressions() -> dict[str, str]:
+        """Return each expression of an alarm or a panel by where it stands."""
+        rules = TestMonitoring.RULES.read_text(encoding="utf-8").split("- alert: ")[1:]
+        found = {rule.split()[0]: rule.split(" expr: ")[1].split(" labels: ")[0] for rule in rules}
+        panels = json.loads(TestMonitoring.DASHBOARD.read_text(encoding="utf-8"))["panels"]
+        return found | {f"{p['title']} {t['refId']}": t["expr"] for p in panels for t in p.get("targets", ())}
+
+    def test_they_name_metrics_and_labels_that_there_are(self) -> None:
+        page = (ROOT / "docs/operator/production.md").read_text(encoding="utf-8")
+        rows = [line.split("|")[1:3] for line in page.splitlines() if line.startswith("| `mien_")]
+        samples = {name.strip(" `"): set(re.findall(r"`(\w+)`", labels)) for name, labels in rows}
+        assert "mien_rounds_total" in samples
+        own = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"}
+        for where, expression in self.expressions().items():
+            for name, matched in re.findall(r"\b((?:mien|process)_\w+?)(?:_bucket)?(?:\{([^}]*)\}|\b)", expression):
+                assert name in samples.keys() | own, (where, name)
+                labels = set(re.findall(r"(\w+)\s*=", matched))
+                assert labels <= samples.get(name, set()) | {"instance", "job"}, (where, name)
+
+    def test_states_that_alarms_name_exist(self) -> None:
+        known = {
+            "outcome": {stage.value for stage in Stage},
+            "state": {state.value for kind in (TaskState, RollOutState) for state in kind},
+            "reason": {"internal", "cancelled"},
+        }
+        for where, expression in self.expressions().items():
+            for label, values in re.findall(r'(outcome|state|reason)=~?"([^"]*)"', expression):
+                assert set(values.split("|")) <= known[label], where
+
+    def test_panels_of_the_dashboard_do_not_overlap(self) -> None:
+        panels = json.loads(self.DASHBOARD.read_text(encoding="utf-8"))["panels"]
+        assert len({panel["id"] for panel in panels}) == len(panels)
+        cells = [
+            (x, y)
+            for at in (panel["gridPos"] for panel in panels)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        ]
+        assert len(set(cells)) == len(cells)
+        assert {x for x, _ in cells} == set(range(24))
+
+    @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+    @pytest.mark.parametrize(
+        "command", [("check", "config", "prometheus.yml"), ("test", "rules", "alerts_test.yml")], ids=lambda c: c[1]
+    )
+    def test_prometheus_takes_them_and_alarms_go_off_as_meant(self, command: tuple[str, ...]) -> None:
+        done = subprocess.run(
+            ["promtool", *command], cwd=DEPLOY / "monitoring", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's package prometheus")
+    def test_prometheus_understands_every_panel(self, tmp_path: Path) -> None:
+        panels = json.loads(self.DASHBOARD.read_text(encoding="utf-8"))["panels"]
+        expressions = [target["expr"] for panel in panels for target in panel.get("targets", ())]
+        rules = [{"record": f"panel:{n}", "expr": each} for n, each in enumerate(expressions)]
+        path = tmp_path / "panels.yml"
+        path.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML
+        done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
