@@ -85,6 +85,7 @@ def release(
     signing_key = None if key is None else _signing_key(home, key)
     faces = None if key is None or without_thresholds else _faces(home, data, aligned=aligned)
     found = ask(home, lambda coordinator: find_model(coordinator, model))
+    then = "" if bundle is None else f", then {_ANEW}"
     if lacks := ask(
         home,
         lambda coordinator: _lacking(
@@ -92,7 +93,7 @@ def release(
             is_signed=bundle is not None or key is not None,
             is_measured=without_thresholds or faces is not None,
             despite_gates=despite_gates,
-            then="" if bundle is None else f", then {_ANEW}",
+            then=then,
         ),
     ):
         raise ConfigError(f"model {found.model_id[:12]} was not released. {' '.join(lacks)}")
@@ -105,7 +106,7 @@ def release(
 
         async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, list[str]]:
             described = await coordinator.manifest(found.model_id)
-            told = [said_of_thresholds(described.spec_json, found.model_id, "")]
+            told = [said_of_thresholds(described.spec_json, found.model_id, then)]
             if folder is not None:
                 from mien.models.bundles import listed_by
 
