@@ -46,6 +46,7 @@ _OWN: Final = (
     FEDERATED_EVALUATION,
 )
 _known: Final = {method.name: method for method in _OWN}
+_own_names: Final = frozenset(_known)
 _broken: Final[dict[str, str]] = {}
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(_known)
@@ -54,7 +55,7 @@ METHODS: Final[Mapping[str, Method]] = MappingProxyType(_known)
 
 def is_outside(method: Method) -> bool:
     """True for a method that is not Mien's own."""
-    return all(method is not own for own in _OWN)
+    return method.name not in _own_names
 
 
 def enter(method: Method) -> None:

@@ -21,7 +21,6 @@ TOOLS: Final = ROOT / "android_demo" / "tools"
 BUILT: Final = TOOLS / "target"
 APK: Final = BUILT / "mien-demo.apk"
 MANIFEST: Final = ROOT / "android_demo" / "app" / "src" / "main" / "AndroidManifest.xml"
-FRAMEWORK: Final = "/usr/share/android-framework-res/framework-res.apk"
 
 if missing := subprocess.run(
     [TOOLS / "require", "--names"], capture_output=True, text=True, check=False
@@ -66,7 +65,8 @@ def manifest_with(folder: Path, *edits: tuple[str, str]) -> bytes:
         text = text.replace(old, new, 1)
     (folder / "AndroidManifest.xml").write_text(text)
     linked = folder / "linked.zip"
-    flags = ("--auto-add-overlay", "-I", FRAMEWORK, "--manifest", folder / "AndroidManifest.xml")
+    framework = next((BUILT / "jars").glob("android-all-*.jar"))  # what tools/build_apk links with
+    flags = ("--auto-add-overlay", "-I", framework, "--manifest", folder / "AndroidManifest.xml")
     run("aapt2", "link", *flags, "-o", linked, BUILT / "res.zip")
     with zipfile.ZipFile(linked) as archive:
         return archive.read("AndroidManifest.xml")
