@@ -29,6 +29,9 @@ class Weather:
 
 FAIR = Weather()
 
+_TURNS = 10
+"""Turns of the event loop after which a connection that was accepted has its task."""
+
 
 class Proxy:
     """Forwards one port of loopback to others in turn, in whatever weather; who does not answer is left out."""
@@ -55,10 +58,16 @@ class Proxy:
             yield self
         finally:
             self._is_closing = True
+            # Nobody more is accepted, and who was begins and ends at once: asyncio's close() would leave them open.
+            for listening in self._server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            for _ in range(_TURNS):
+                await asyncio.sleep(0)
             self._server.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            await asyncio.sleep(0)  # what was aborted closes its socket in the next turn
 
     @property
     def weather(self) -> Weather:
@@ -89,7 +98,11 @@ class Proxy:
         assert task is not None
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        ends = await self._connect()
+        try:
+            ends = None if self._is_closing else await self._connect()
+        except asyncio.CancelledError:
+            assert self._is_closing, "nobody else cancels a connection"
+            ends = None
         if ends is None:  # the coordinators are away: so is the line
             writer.transport.abort()
             return

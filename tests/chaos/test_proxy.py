@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
+import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
 import pytest
 
+from simulation.testing import free_port
 from tests.chaos.proxy import FAIR, Proxy, Weather
 from tests.helpers import run
 
@@ -107,3 +110,17 @@ def test_a_delay_comes_before_each_chunk() -> None:
         assert await said(ends) == b"hello"
 
     story(play)
+
+
+@pytest.mark.parametrize("turns", range(8))
+def test_a_line_that_comes_as_the_proxy_ends_is_closed(turns: int) -> None:
+    """However far the proxy is with it: accepted, about to connect, or connected."""
+
+    async def whole() -> None:
+        async with Proxy([free_port()], random.Random(1)).running() as proxy:
+            with socket.create_connection(("127.0.0.1", proxy.port)):
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+    run(whole())
+    gc.collect()  # an open transport would warn, which fails this test
