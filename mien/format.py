@@ -66,6 +66,12 @@ def moment(unix_ms: int | None) -> str:
     return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if unix_ms else "–"
 
 
+def gathered(there: int, wanted: int, since_ms: int, now_ms: int) -> str:
+    """Return how many of those wanted are there, and since how many whole minutes; `since_ms` is 0 where none is."""
+    minutes = (now_ms - since_ms) // 60_000 if since_ms else 0
+    return f"{there} of {wanted}" + (f", since {minutes} min" if minutes > 0 else "")
+
+
 def fraction(part: int, whole: int) -> str:
     """Return the counts behind a rate: 3 of 1 200."""
     return f"{count(part)} of {count(whole)}"

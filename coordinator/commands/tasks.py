@@ -15,6 +15,7 @@ from rich.table import Table
 from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, now
 from coordinator.commands.tables import Column, listing
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
+from mien.format import gathered
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -236,9 +237,8 @@ def gathering(task: operator_pb2.TaskStatus, now_ms: int) -> str:
     """Return how many phones wait for a task's round to begin, of how many, since when; nothing while it runs."""
     if task.state != "running" or not task.gathering_wanted:
         return ""
-    minutes = (now_ms - task.gathering_since_unix_ms) // 60_000 if task.gathering_since_unix_ms else 0
-    since = f", since {minutes} min" if minutes > 0 else ""
-    return f"gathering: {task.gathering_there} of {task.gathering_wanted}{since}"
+    told = gathered(task.gathering_there, task.gathering_wanted, task.gathering_since_unix_ms, now_ms)
+    return f"gathering: {told}"
 
 
 def _who_waits(task: operator_pb2.TaskStatus) -> tuple[str, str]:

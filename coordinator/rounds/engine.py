@@ -33,6 +33,7 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
+from mien.format import gathered
 from mien.protocol.canonical import task_from_json, task_to_json
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
 from mien.protocol.rounds import Role, RoundRef, Stage, Wait
@@ -757,8 +758,7 @@ def _said_of_gathering(cohort: Cohort, now_ms: int) -> str:
     told = f"a round of {cohort.task.record.name} is gathering devices"
     if (found := _gathering(cohort)) is None:
         return told
-    minutes = (now_ms - found.since_ms) // 60_000 if found.since_ms else 0
-    return f"{told}: {found.there} of {found.wanted}" + (f", since {minutes} min" if minutes > 0 else "")
+    return f"{told}: {gathered(found.there, found.wanted, found.since_ms, now_ms)}"
 
 
 async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:
