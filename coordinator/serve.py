@@ -18,7 +18,7 @@ import structlog
 
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
-from coordinator.home.settings import settings_sha256
+from coordinator.home.settings import settings_sha256, shown
 from coordinator.keys import pki
 from coordinator.keys.tls import ServerLeaf
 from coordinator.operator.registrar_client import cosign
@@ -136,10 +136,13 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         log = _log_keeper(home, config, stores, clock)
         await stores.thread.run(stores.store.log_releases)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log, revocations)
+        probes = _probes(metrics, engine, uploads, stores, revocations, config, replication)
         operators = OperatorService(
             *(engine, stores, clock),
             max_model_bytes=config.max_model_bytes,
             max_shard_bytes=config.max_shard_bytes,
+            settings=shown(config),
+            readiness=probes.readiness,
             release_key=config.release_key,
         )
 
@@ -151,7 +154,6 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         models_pb2_grpc.add_ModelsServicer_to_server(ModelsService(stores.store, stores.thread, stores.models), server)
         if replication is not None:
             replication.serve(engine, gate, add_services)
-        probes = _probes(metrics, engine, uploads, stores, revocations, config, replication)
         async with (
             _fresh_revocations(revocations, config),
             _told_to_monitoring(probes, config),

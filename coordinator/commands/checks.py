@@ -34,10 +34,15 @@ class FolderChecks(Generic[H]):
         findings = []
         for name in self.ORDER:
             try:
-                findings.append(Finding(name, await getattr(self, re.sub(r"\W+", "_", name))()))
+                findings.append(Finding(name, await self._look(name)))
             except MienError as error:
                 findings.append(Finding(name, error.message, error))
         return findings
+
+    async def _look(self, name: str) -> str:
+        """Return what one check finds, or raise what to do."""
+        found: str = await getattr(self, re.sub(r"\W+", "_", name))()
+        return found
 
     async def folder(self) -> str:
         """Check that folder and keys are the owner's alone."""

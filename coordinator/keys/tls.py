@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from enum import Enum
 from pathlib import Path
 from typing import Final, cast
 
@@ -16,6 +17,16 @@ from coordinator.keys import pki
 from mien.errors import ConfigError
 
 _PROBE_S: Final = 5.0
+_GLANCE_S: Final = 2.0
+
+
+class Answer(Enum):
+    """What answers at an address to whoever greets by TLS 1.3, and what that says of a call that failed."""
+
+    NOBODY = "nothing takes connections"
+    SHUT = "connections are taken, and shut before a certificate is shown, as by a balancer without a server"
+    STRANGER = "another certificate, or another protocol"
+    SERVER = "the server of the authority"
 
 
 class ServerLeaf:
@@ -66,6 +77,35 @@ class ServerLeaf:
             if ends - now < pki.SERVER_LIFETIME / 3:
                 self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
             return self._current
+
+
+def who_answers(address: str, ca_pem: bytes, *, named: str = "") -> Answer:
+    """Return who takes connections at `address` (host:port); blocks for some seconds at most.
+
+    `named` is the host that the certificate has to be for, where that is not the address's own.
+
+    gRPC's words tell a refused certificate, and a connection that was shut before any was shown, in one way or another
+    as it happens: both end in a socket that closes.
+    """
+    context = ssl.create_default_context(cadata=ca_pem.decode())
+    context.set_alpn_protocols(["h2"])
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    host, _, port = address.rpartition(":")
+    name = named or host
+    try:
+        raw = socket.create_connection((host.strip("[]"), int(port)), timeout=_GLANCE_S)
+    except OSError:
+        return Answer.NOBODY
+    with raw:
+        try:
+            context.wrap_socket(raw, server_hostname=name.strip("[]")).close()
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return Answer.SHUT
+        except ssl.SSLError:
+            return Answer.STRANGER
+        except OSError:  # reset, or silent for as long as this waits
+            return Answer.SHUT
+    return Answer.SERVER
 
 
 def check_tls12_is_refused(address: str, ca_pem: bytes, *, client: tuple[Path, Path] | None = None) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -13,6 +15,7 @@ import grpc
 
 from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
+from coordinator.keys.tls import Answer, who_answers
 from coordinator.operator.sending import sent
 from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
 from mien.models import bundles
@@ -34,21 +37,49 @@ _MAX_REPLY_BYTES: Final = 64 * 1024**2
 _T = TypeVar("_T")
 
 
+@dataclass(frozen=True)
+class Examined:
+    """A running coordinator as it sees itself: its settings by name, and its needs, each with what is wrong or empty.
+
+    Passwords in the settings' URLs are masked.
+    """
+
+    settings: Mapping[str, Any] = field(repr=False)
+    checks: Mapping[str, str]
+
+    @property
+    def problems(self) -> str:
+        """What keeps it from taking devices, in words; empty for nothing."""
+        return "; ".join(f"{name}: {told}" for name, told in self.checks.items() if told)
+
+
 class Coordinator:
     """An operator's calls; see `connect`. Every call raises a MienError when it fails.
 
     What is sent as a stream goes over the channel `sending`, the rest over `channel`.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, sending: grpc.Channel, address: str, chain_pem: bytes) -> None:
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        sending: grpc.Channel,
+        address: str,
+        credentials: OperatorCredentials,
+        named: str = "",
+    ) -> None:
         self._operator = operator_pb2_grpc.OperatorStub(channel)
         self._sending = operator_pb2_grpc.OperatorStub(sending)
         self._models = models_pb2_grpc.ModelsStub(channel)
-        self._address, self._chain_pem = address, chain_pem
+        self._address, self._credentials, self._named = address, credentials, named
 
     async def hello(self) -> common_pb2.HelloReply:
         """Return the coordinator's greeting: protocol version, software and clock."""
         return await self._ask(self._operator.Hello, common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS))
+
+    async def examine(self) -> Examined:
+        """Return what the coordinator that answers knows of itself; raises VersionError where it is an older one."""
+        reply = await self._ask(self._operator.Examine, operator_pb2.ExamineRequest())
+        return Examined(parse_json(reply.settings_json, what="the coordinator's settings"), dict(reply.checks))
 
     async def submit(self, task: TaskSpec, token: str) -> operator_pb2.TaskStatus:
         """Return the new task's status; the same token again returns the same task."""
@@ -67,7 +98,7 @@ class Coordinator:
             async for event in call:
                 yield event
         except grpc.aio.AioRpcError as error:
-            raise _translated(error, self._address, self._chain_pem) from error
+            raise await self._explained(error) from error
 
     async def pause(self, task_id: str) -> operator_pb2.TaskStatus:
         """Return the task's status; a round under way goes on to its end, no new one begins."""
@@ -225,7 +256,7 @@ class Coordinator:
                     raise CorruptDataError(f"{path.name} arrived damaged; export it again")
             except grpc.aio.AioRpcError as error:
                 path.unlink(missing_ok=True)
-                raise _translated(error, self._address, self._chain_pem) from error
+                raise await self._explained(error) from error
             except CorruptDataError:
                 path.unlink(missing_ok=True)
                 raise
@@ -238,20 +269,49 @@ class Coordinator:
         try:
             return await call
         except grpc.RpcError as error:
-            raise _translated(error, self._address, self._chain_pem) from error
+            raise await self._explained(error) from error
+
+    async def _explained(self, error: Any) -> Exception:
+        """Return the error for a failed call; where the coordinator did not say it, who answers at its address."""
+        address, credentials = self._address, self._credentials
+        if error.code() is not grpc.StatusCode.UNAVAILABLE or is_ours(error):
+            return from_rpc_error(error, peer=f"the coordinator at {address}")
+        ended = pki.load_certificate(credentials.chain_pem).not_valid_after_utc
+        if datetime.now(UTC) > ended:  # in TLS 1.3 a server refuses it by closing the connection
+            return CertificateError(
+                f"the operator's certificate ended on {ended:%Y-%m-%d}, and the coordinator at {address} answers "
+                "nobody with such a one; run mien-coordinator operator renew where the coordinator's folder is, or "
+                "have a new request signed there (operator sign); if it should be valid still, check the clock"
+            )
+        advice = {
+            Answer.NOBODY: f"no coordinator answers at {address}; start it with mien-coordinator serve, or check the "
+            "address",
+            Answer.SHUT: f"{address} takes connections and shuts them before a coordinator shows itself, as a load "
+            "balancer does while none of its coordinators is ready; mien-coordinator doctor on a coordinator's "
+            "machine, or its /readyz, says what it waits for: its database, say",
+            Answer.STRANGER: f"the server at {address} is not the coordinator of this ca.pem; check the address and "
+            "the clock",
+            Answer.SERVER: f"the coordinator at {address} is there, and broke this connection off: it was just "
+            "started or stopped (run again), or does not accept these credentials (mien-coordinator operator renew)",
+        }
+        answer = await asyncio.to_thread(who_answers, address, credentials.ca_pem, named=self._named)
+        return UnreachableError(advice[answer])
 
 
 @contextlib.asynccontextmanager
-async def connect(address: str, credentials: OperatorCredentials) -> AsyncIterator[Coordinator]:
+async def connect(address: str, credentials: OperatorCredentials, *, named: str = "") -> AsyncIterator[Coordinator]:
     """Open a mutual TLS channel to a coordinator; calls raise UnreachableError when nobody answers.
 
-    They raise CertificateError where that is because the operator's certificate has ended.
+    They raise CertificateError where that is because the operator's certificate has ended. `named` is the host that
+    the server's certificate has to be for, where that is not the address's own.
     """
     tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
-    options = (("grpc.max_receive_message_length", _MAX_REPLY_BYTES),)
+    options: list[tuple[str, Any]] = [("grpc.max_receive_message_length", _MAX_REPLY_BYTES)]
+    if named:
+        options.append(("grpc.ssl_target_name_override", named))
     with grpc.secure_channel(address, tls, options=options) as sending:
         async with grpc.aio.secure_channel(address, tls, options=options) as channel:
-            yield Coordinator(channel, sending, address, credentials.chain_pem)
+            yield Coordinator(channel, sending, address, credentials, named)
 
 
 def _ref(path: Path) -> common_pb2.BlobRef:
@@ -279,24 +339,3 @@ def _reading(path: Path) -> Iterator[None]:
         raise KeyStoreError(f"may not read {path}; check its owner and permissions") from error
     except OSError as error:
         raise CorruptDataError(f"{path} cannot be read ({error.strerror}); check the disk, or make it again") from error
-
-
-def _translated(error: Any, address: str, chain_pem: bytes) -> Exception:
-    if error.code() is not grpc.StatusCode.UNAVAILABLE or is_ours(error):
-        return from_rpc_error(error, peer=f"the coordinator at {address}")
-    ended = pki.load_certificate(chain_pem).not_valid_after_utc
-    if datetime.now(UTC) > ended:  # in TLS 1.3 a server refuses it by closing the connection
-        return CertificateError(
-            f"the operator's certificate ended on {ended:%Y-%m-%d}, and the coordinator at {address} answers nobody "
-            "with such a one; run mien-coordinator operator renew where the coordinator's folder is, or have a new "
-            "request signed there (operator sign); if it should be valid still, check the clock"
-        )
-    details = error.details() or ""
-    if "CERTIFICATE_VERIFY_FAILED" in details or "handshake" in details.lower():
-        return UnreachableError(
-            f"the server at {address} is not the coordinator of this ca.pem, or does not accept these credentials; "
-            "check the address and the clock"
-        )
-    return UnreachableError(
-        f"no coordinator answers at {address}; start it with mien-coordinator serve, or check the address"
-    )

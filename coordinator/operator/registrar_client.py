@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,7 @@ from cryptography import x509
 
 from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
+from coordinator.keys.tls import Answer, who_answers
 from mien.errors import NotFoundError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.status import from_rpc_error, is_ours
@@ -59,9 +61,9 @@ class _Address:
 class RegistrarAdmin:
     """An operator's requests over one channel; see `connect_admin`."""
 
-    def __init__(self, channel: grpc.aio.Channel, address: _Address, timeout_s: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, address: _Address, ca_pem: bytes, timeout_s: float) -> None:
         self._stub = registrar_pb2_grpc.RegistrarAdminStub(channel)
-        self._address = address
+        self._address, self._ca_pem = address, ca_pem
         self._timeout_s = timeout_s
 
     async def create_invite(self, population: str, *, valid_s: int = 0, note: str = "") -> IssuedInvite:
@@ -88,7 +90,7 @@ class RegistrarAdmin:
             after = reply.devices[-1].device_id
 
     async def _answer(self, call: Awaitable[_T]) -> _T:
-        return await _answer(call, self._address)
+        return await _answer(call, self._address, self._ca_pem)
 
 
 async def find_device(registrar: RegistrarAdmin, wanted: str, *, listed_by: str) -> str:
@@ -113,7 +115,7 @@ async def connect_admin(
     """
     tls = grpc.ssl_channel_credentials(credentials.ca_pem, credentials.key_pem, credentials.chain_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
-        yield RegistrarAdmin(channel, _Address(address, setting), timeout_s)
+        yield RegistrarAdmin(channel, _Address(address, setting), credentials.ca_pem, timeout_s)
 
 
 async def fetch_revocations(
@@ -129,7 +131,8 @@ async def fetch_revocations(
     hand, `Revocations.accept` decides.
     """
     own = (None, None) if credentials is None else (credentials.key_pem, credentials.chain_pem)
-    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca), *own)
+    ca_pem = pki.to_pem(registrar_ca)
+    tls = grpc.ssl_channel_credentials(ca_pem, *own)
     async with _channel(address, tls, pki.MAX_CRL_BYTES) as channel:
         stub: Any = (
             registrar_pb2_grpc.RegistrarStub(channel)
@@ -137,7 +140,7 @@ async def fetch_revocations(
             else registrar_pb2_grpc.RegistrarAdminStub(channel)
         )
         call = stub.GetRevocations(registrar_pb2.GetRevocationsRequest(), timeout=timeout_s)
-        reply = await _answer(call, _Address(address))
+        reply = await _answer(call, _Address(address), ca_pem)
     return pki.load_crl(reply.crl_der, registrar_ca)
 
 
@@ -149,45 +152,44 @@ async def cosign(
     timeout_s: float = TIMEOUT_S,
 ) -> registrar_pb2.CosignReply:
     """Return the registrar's answer to a checkpoint of the coordinator's log; raises TransparencyError for another."""
-    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    ca_pem = pki.to_pem(registrar_ca)
+    tls = grpc.ssl_channel_credentials(ca_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
-        return await _answer(stub.Cosign(request, timeout=timeout_s), _Address(address))
+        return await _answer(stub.Cosign(request, timeout=timeout_s), _Address(address), ca_pem)
 
 
 async def hello(address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S) -> common_pb2.HelloReply:
     """Return a registrar's greeting: protocol version, software and clock; raises VersionError without a common one."""
-    tls = grpc.ssl_channel_credentials(pki.to_pem(registrar_ca))
+    ca_pem = pki.to_pem(registrar_ca)
+    tls = grpc.ssl_channel_credentials(ca_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
-        return await _answer(stub.Hello(request, timeout=timeout_s), _Address(address))
+        return await _answer(stub.Hello(request, timeout=timeout_s), _Address(address), ca_pem)
 
 
 def _channel(address: str, tls: grpc.ChannelCredentials, max_message_bytes: int) -> grpc.aio.Channel:
     return grpc.aio.secure_channel(address, tls, options=(("grpc.max_receive_message_length", max_message_bytes),))
 
 
-async def _answer(call: Awaitable[_T], address: _Address) -> _T:
+async def _answer(call: Awaitable[_T], address: _Address, ca_pem: bytes) -> _T:
     """Return a call's answer; a call to a registrar that is down fails at once."""
     try:
         return await call
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE and not is_ours(error):
-            raise UnreachableError(_why_unreachable(address, error.details() or "")) from error
+            answer = await asyncio.to_thread(who_answers, address.target, ca_pem)
+            raise UnreachableError(_WHY_UNREACHABLE[answer].format(address)) from error
         raise from_rpc_error(error, peer=f"the registrar at {address}") from error
 
 
-def _why_unreachable(address: _Address, details: str) -> str:
-    """Return the reason of a failed connection, which the library tells in its text only.
-
-    In TLS 1.3 a server refuses a client's certificate after the client thinks itself connected, by closing the socket.
-    """
-    reached = ("CERTIFICATE_VERIFY_FAILED", "handshake failed", "Socket closed", "reset by peer", "Broken pipe")
-    if details.startswith("failed to connect") and any(sign in details for sign in reached):
-        return (
-            f"the server at {address} is not the registrar of this ca.pem, or does not accept these credentials; "
-            "check the address, the credentials (those of an older release are made anew: mien-registrar operator) and "
-            "the clock"
-        )
-    return f"no registrar answers at {address}; start it with mien-registrar serve, or check the address"
+_WHY_UNREACHABLE: Final = {
+    Answer.NOBODY: "no registrar answers at {}; start it with mien-registrar serve, or check the address",
+    Answer.SHUT: "{} takes connections and shuts them before a registrar shows itself, as a load balancer does that "
+    "has no server to pass them to; look whether mien-registrar serve runs behind it (mien-registrar doctor)",
+    Answer.STRANGER: "the server at {} is not the registrar of this ca.pem; check the address, and the clock",
+    Answer.SERVER: "the registrar at {} is there, and broke this connection off: it has just been started or stopped "
+    "(run again), or it does not accept these credentials (those of an older release are made anew: mien-registrar "
+    "operator)",
+}

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -55,10 +55,16 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         *,
         max_model_bytes: int,
         max_shard_bytes: int,
+        settings: Mapping[str, Any],
+        readiness: Callable[[], Awaitable[dict[str, str]]],
         release_key: str = "",
     ) -> None:
-        """With a `release_key` nothing is released that it did not sign."""
+        """With a `release_key` nothing is released that it did not sign.
+
+        `settings` are those in force as they may be shown, `readiness` returns what is wrong with each thing needed.
+        """
         self._release_key = release_key
+        self._settings, self._readiness = settings, readiness
         self._store, self._thread, self._models = stores.store, stores.thread, stores.models
         self._engine, self._clock = engine, clock
         self._max_model_bytes, self._max_shard_bytes = max_model_bytes, max_shard_bytes
@@ -66,6 +72,11 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
         return hello_reply(request, "mien-coordinator", self._clock.now_ms())
+
+    async def Examine(self, request: operator_pb2.ExamineRequest, context: Any) -> operator_pb2.ExamineReply:
+        """Return the settings in force, and what keeps this coordinator from taking devices."""
+        settings_json = to_canonical_json(self._settings)
+        return operator_pb2.ExamineReply(settings_json=settings_json, checks=await self._readiness())
 
     # Tasks
 

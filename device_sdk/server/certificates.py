@@ -48,7 +48,13 @@ def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> t
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw:
             raw.settimeout(timeout_s)
-            return _handshake(raw, host.strip("[]"), timeout_s)
+            try:
+                return _handshake(raw, host.strip("[]"), timeout_s)
+            except (SSL.SysCallError, SSL.ZeroReturnError, ConnectionError) as error:
+                raise UnreachableError(
+                    f"{address} takes connections and shuts them before a server shows itself: the servers behind it "
+                    "are not ready now, which is for their operator to mend; try later"
+                ) from error
     except OSError as error:
         raise UnreachableError(
             f"{address} does not answer ({error.strerror or type(error).__name__}); check address and network, retry"

@@ -165,7 +165,7 @@ class CoordinatorClient:
     def hello(self) -> Hello:
         """Return the server's greeting, after agreeing on a protocol version and comparing clocks.
 
-        Raises CertificateError or FingerprintError, in words, where TLS would only fail.
+        Raises CertificateError, FingerprintError or UnreachableError, in words, where TLS would only fail.
         """
         try:
             hello = self._say_hello(_ONCE)
@@ -173,7 +173,10 @@ class CoordinatorClient:
             cause = self._explain(error)
             if not isinstance(cause, UnreachableError):
                 raise cause from error
-            hello = self._say_hello(self._settings.connect)
+            try:
+                hello = self._say_hello(self._settings.connect)
+            except UnreachableError as last:
+                raise self._explain(last) from last
         check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
         return hello
 

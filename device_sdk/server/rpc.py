@@ -15,7 +15,7 @@ from device_sdk.server.identity import Identity
 from device_sdk.server.retry import Retries, RetryPolicy
 from mien.errors import MienError, StorageError, UnavailableError, UnreachableError, VersionError
 from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
-from mien.protocol.status import from_rpc_error
+from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import common_pb2
 from mien.protocol.words import plain_words
 from mien.shell.clock import Clock
@@ -92,6 +92,8 @@ def told_by(error: grpc.RpcError, peer: str) -> MienError:
     known = from_rpc_error(error, peer=peer)
     if isinstance(known, StorageError):
         return UnreachableError(f"{peer} cannot store anything now ({known.message}); this is for its operator to mend")
+    if isinstance(known, UnreachableError) and is_ours(error):  # whose database or replica it is that is away
+        return UnreachableError(f"{peer} says: {known.message}", retry_after_s=known.retry_after_s)
     return known
 
 

@@ -1,1 +1,1 @@
-"""Real servers that tests start for themselves: PostgreSQL and an S3-compatible object store."""
+"""Real servers that tests start for themselves: PostgreSQL, an S3-compatible object store, HAProxy."""

@@ -9,6 +9,25 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ExamineRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExamineReply(_message.Message):
+    __slots__ = ("settings_json", "checks")
+    class ChecksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    CHECKS_FIELD_NUMBER: _ClassVar[int]
+    settings_json: bytes
+    checks: _containers.ScalarMap[str, str]
+    def __init__(self, settings_json: _Optional[bytes] = ..., checks: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
 class SubmitTaskRequest(_message.Message):
     __slots__ = ("task_json", "idempotency_token")
     TASK_JSON_FIELD_NUMBER: _ClassVar[int]

@@ -42,6 +42,11 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_common__pb2.HelloRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_common__pb2.HelloReply.FromString,
                 _registered_method=True)
+        self.Examine = channel.unary_unary(
+                '/mien.v1.Operator/Examine',
+                request_serializer=mien_dot_v1_dot_operator__pb2.ExamineRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.ExamineReply.FromString,
+                _registered_method=True)
         self.SubmitTask = channel.unary_unary(
                 '/mien.v1.Operator/SubmitTask',
                 request_serializer=mien_dot_v1_dot_operator__pb2.SubmitTaskRequest.SerializeToString,
@@ -145,6 +150,13 @@ class OperatorServicer:
 
     def Hello(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Examine(self, request, context):
+        """What the coordinator that answers knows of itself: a shell beside it may have other settings.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -282,6 +294,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     request_deserializer=mien_dot_v1_dot_common__pb2.HelloRequest.FromString,
                     response_serializer=mien_dot_v1_dot_common__pb2.HelloReply.SerializeToString,
             ),
+            'Examine': grpc.unary_unary_rpc_method_handler(
+                    servicer.Examine,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.ExamineRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.ExamineReply.SerializeToString,
+            ),
             'SubmitTask': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitTask,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.SubmitTaskRequest.FromString,
@@ -406,6 +423,33 @@ class Operator:
             '/mien.v1.Operator/Hello',
             mien_dot_v1_dot_common__pb2.HelloRequest.SerializeToString,
             mien_dot_v1_dot_common__pb2.HelloReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Examine(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/Examine',
+            mien_dot_v1_dot_operator__pb2.ExamineRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.ExamineReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -36,6 +36,8 @@ class OperatorStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> OperatorAsyncStub: ...
     Hello: _grpc.UnaryUnaryMultiCallable[_common_pb2.HelloRequest, _common_pb2.HelloReply]
+    Examine: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ExamineRequest, _operator_pb2.ExamineReply]
+    """What the coordinator that answers knows of itself: a shell beside it may have other settings."""
     SubmitTask: _grpc.UnaryUnaryMultiCallable[_operator_pb2.SubmitTaskRequest, _operator_pb2.TaskStatus]
     ListTasks: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListTasksRequest, _operator_pb2.ListTasksReply]
     WatchTask: _grpc.UnaryStreamMultiCallable[_operator_pb2.WatchTaskRequest, _operator_pb2.TaskEvent]
@@ -73,6 +75,8 @@ class OperatorAsyncStub(OperatorStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Hello: _aio.UnaryUnaryMultiCallable[_common_pb2.HelloRequest, _common_pb2.HelloReply]  # type: ignore[assignment]
+    Examine: _aio.UnaryUnaryMultiCallable[_operator_pb2.ExamineRequest, _operator_pb2.ExamineReply]  # type: ignore[assignment]
+    """What the coordinator that answers knows of itself: a shell beside it may have other settings."""
     SubmitTask: _aio.UnaryUnaryMultiCallable[_operator_pb2.SubmitTaskRequest, _operator_pb2.TaskStatus]  # type: ignore[assignment]
     ListTasks: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListTasksRequest, _operator_pb2.ListTasksReply]  # type: ignore[assignment]
     WatchTask: _aio.UnaryStreamMultiCallable[_operator_pb2.WatchTaskRequest, _operator_pb2.TaskEvent]  # type: ignore[assignment]
@@ -113,6 +117,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         request: _common_pb2.HelloRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_common_pb2.HelloReply, _abc.Awaitable[_common_pb2.HelloReply]]: ...
+
+    @_abc_1.abstractmethod
+    def Examine(
+        self,
+        request: _operator_pb2.ExamineRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.ExamineReply, _abc.Awaitable[_operator_pb2.ExamineReply]]:
+        """What the coordinator that answers knows of itself: a shell beside it may have other settings."""
 
     @_abc_1.abstractmethod
     def SubmitTask(
