@@ -73,6 +73,9 @@ def run_command(
     engine: Annotated[
         str | None, typer.Option(help="How clients are run: auto, sequential, stacked, fused or cluster.")
     ] = None,
+    device: Annotated[
+        Literal["cpu", "cuda"] | None, typer.Option(help="Where to train; default: MIEN_SIM_DEVICE, else cpu.")
+    ] = None,
     precision: Annotated[str | None, typer.Option(help="In what a GPU multiplies: float32 or bfloat16.")] = None,
     address: Annotated[
         str | None, typer.Option(help="With --engine cluster: a running cluster of Ray's; default: this machine.")
@@ -97,7 +100,7 @@ def run_command(
     spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
     root = faces_root(faces)
     if dry_run:
-        summary = dry_run_of(spec, root)
+        summary = dry_run_of(spec, root, on=device)
         cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
         return
     folder = out or Path("out/runs") / spec.name
@@ -112,7 +115,7 @@ def run_command(
                 write(record)
 
         result = run_experiment(
-            spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round, address=address
+            spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round, address=address, on=device
         )
     page = write_run(folder)
     answer = {

@@ -7,10 +7,14 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mien.shell import cli
+
+PERIOD_S: Final = 3600.0
+"""Time whose rounds tell how long the others take: a bar's own 30 seconds hold not even two long ones."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,6 @@ def watching(title: str) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, console=cli.ERR, transient=True) as progress:
+    with Progress(*columns, console=cli.ERR, transient=True, speed_estimate_period=PERIOD_S) as progress:
         progress.add_task(title, total=None)
         yield Watcher(progress)

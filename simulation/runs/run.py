@@ -6,15 +6,15 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.runtimes.torch_runtime import TorchRuntime
+from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
 from mien.errors import AlreadyExistsError, EmptyFolderError
 from mien.evaluation import Comparisons, all_pairs
@@ -46,12 +46,15 @@ def run_experiment(
     tell: Callable[[str], None],
     after_round: Callable[[Mapping[str, Any], int], None] = lambda _record, _total: None,
     address: str | None = None,
+    on: DeviceName | None = None,
 ) -> dict[str, Any]:
     """Run an experiment to its end and return its evaluation; `root` is where the paths of its faces start.
 
     With `resume` a run that was stopped goes on from its last finished round, and one that is finished only answers.
     `after_round` gets each round's record, and how many rounds there will be. `address` is that of a running cluster,
-    for the cluster engine. Raises AlreadyExistsError for a folder that is not free, or that another process writes.
+    for the cluster engine. `on` is the device that trains and measures, by default as MIEN_SIM_DEVICE says, else the
+    CPU. Raises AlreadyExistsError for a folder that is not free, or that another process writes,
+    MissingDependencyError for a device that this machine lacks.
     """
     run = RunFolder(folder)
     if resume:
@@ -61,7 +64,7 @@ def run_experiment(
     header = Header.now(spec.name, to_mapping(spec), data_sha256(spec.faces, root), spec.partition.seed)
     make_folder(folder)
     with only_writer(folder):
-        return _run(run, spec, header, root, resume=resume, tell=tell, after_round=after_round, address=address)
+        return _run(run, spec, header, root, resume, tell, after_round, address, on or device())
 
 
 def _run(
@@ -69,11 +72,11 @@ def _run(
     spec: RunSpec,
     header: Header,
     root: Path,
-    *,
     resume: bool,
     tell: Callable[[str], None],
     after_round: Callable[[Mapping[str, Any], int], None],
     address: str | None,
+    on: DeviceName,
 ) -> dict[str, Any]:
     if resume:
         run.journal.check(header)
@@ -84,7 +87,7 @@ def _run(
     spent = Spent()
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model, task = model_of(spec.model, root), spec.task
-    part, private = check_start(plan, model)
+    part, private = check_start(plan, model, on)
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
@@ -95,7 +98,7 @@ def _run(
     # 2. The model before training.
     cache = kept_features(model.spec.input, model.spec.backbone)
     trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
-    runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=device(), precision=spec.precision)
+    runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=on, precision=spec.precision)
     before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     if private is not None:
@@ -110,8 +113,7 @@ def _run(
     place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
     with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place, spec.sums) as choice:
         tell(str(choice))
-        started = time.monotonic()
-        dim, first = model.spec.input.dim, done + 1
+        times, dim, first = [time.monotonic()], model.spec.input.dim, done + 1
         for step in rounds(task, part, dim, state, cohort, choice.engine, first=first, sums=spec.sums):
             state, cohort = step.state, step.cohort
             record = {
@@ -123,8 +125,8 @@ def _run(
                 record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
                 spent.note("after")
             run.save(step, record)
-            left = (time.monotonic() - started) / (step.record.round - done) * (task.rounds - step.record.round)
-            tell(_line(record, task.rounds, left))
+            times.append(time.monotonic())
+            tell(_line(record, task.rounds, seconds_left(times, task.rounds - step.record.round)))
             if (warning := record.get("warning")) and warning not in warnings:
                 warnings.append(warning)
                 tell(f"warning: round {record['round']}: {warning}")
@@ -141,7 +143,12 @@ def _run(
         write_model(trained, run.model)
     found = _evaluation(plan, model, trained, before, after, faces)
     inner = sorted({name for record in run.records() for name in record.get("workers", ())})
-    engine = {"name": choice.engine.name, "reason": choice.reason, **({"workers": inner} if inner else {})}
+    engine = {
+        "name": choice.engine.name,
+        "reason": choice.reason,
+        **({"workers": inner} if inner else {}),
+        "device": on,
+    }
     provenance_of_run = {
         **to_mapping(run.journal.header()),
         "engine": engine,
@@ -153,10 +160,10 @@ def _run(
     return read_json(run.evaluation)
 
 
-def check_start(plan: Plan, model: Model) -> tuple[ParameterPart, EpsilonSpent | None]:
+def check_start(plan: Plan, model: Model, on: DeviceName) -> tuple[ParameterPart, EpsilonSpent | None]:
     """Return the part of the model that a run trains, and what its noise costs; raises as a run does that cannot start.
 
-    All that can be found wrong before a picture is read is found here.
+    All that can be found wrong before a picture is read is found here, a device that this machine lacks too.
     """
     spec, task, dim = plan.spec, plan.spec.task, model.spec.input.dim
     _check_tested(plan)
@@ -168,11 +175,12 @@ def check_start(plan: Plan, model: Model) -> tuple[ParameterPart, EpsilonSpent |
     method.server_start(task, part, model.theta)
     if spec.engine != "cluster":
         trained = dataclasses.replace(model.spec, trainable=tuple(part.names))
-        choose(spec.engine, _trainer(spec, TorchRuntime(trained, model.layout)), task, part, spec.sums)
+        runtime = TorchRuntime(trained, model.layout, device=on, precision=spec.precision)
+        choose(spec.engine, _trainer(spec, runtime), task, part, spec.sums)
     return part, private
 
 
-def dry_run(spec: RunSpec, root: Path) -> dict[str, Any]:
+def dry_run(spec: RunSpec, root: Path, *, on: DeviceName | None = None) -> dict[str, Any]:
     """Return who would hold what, without reading an image; raises as a run does that cannot start.
 
     Absent faces are made up at their declared size. In the place of an absent model stands a small one, with which all
@@ -184,7 +192,7 @@ def dry_run(spec: RunSpec, root: Path) -> dict[str, Any]:
     if absent:
         checked = replace(spec, task=replace(spec.task, trainable=()))
         plan = replace(plan, spec=checked, generated=(*plan.generated, spec.model.path))
-    check_start(plan, model_of(source, root))
+    check_start(plan, model_of(source, root), on or device())
     caution = find_method(spec.task.method).requirements(spec.task).caution
     return {**plan.summary(), "warnings": [caution] if caution else []}
 
@@ -329,8 +337,24 @@ def _round_record(record: RoundRecord, *, with_losses: bool) -> dict[str, Any]:
     }
 
 
-def _line(record: Mapping[str, Any], num_rounds: int, left_s: float) -> str:
+def seconds_left(times: Sequence[float], rounds_left: int) -> float | None:
+    """Return how long the other rounds will take, from when a run began and when each of its rounds ended, in seconds.
+
+    None after the first round alone: what is computed once, such as features of a frozen trunk, is in it.
+    """
+    if len(times) < 3:
+        return 0.0 if rounds_left == 0 else None
+    recent = times[1:][-_PACE_ROUNDS - 1 :]
+    return (recent[-1] - recent[0]) / (len(recent) - 1) * rounds_left
+
+
+_PACE_ROUNDS: Final = 20
+"""Rounds by whose mean time the others' is told."""
+
+
+def _line(record: Mapping[str, Any], num_rounds: int, left_s: float | None) -> str:
     eer = f", EER {record['eer']:.2%}" if "eer" in record else ""
     losses = [f"{record[name]:.4f}" for name in ("loss_before", "loss_after") if name in record]
     loss = f", loss {' -> '.join(losses)}" if losses else ""
-    return f"round {record['round']}/{num_rounds}: {record['clients']} clients{loss}{eer}; about {left_s:.0f} s left"
+    left = "" if left_s is None else f"; about {left_s:.0f} s left"
+    return f"round {record['round']}/{num_rounds}: {record['clients']} clients{loss}{eer}{left}"
