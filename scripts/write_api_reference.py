@@ -1,4 +1,7 @@
-"""Write docs/api.md from the docstrings and signatures of the public device SDK, so that the page cannot drift."""
+"""Write docs/api.md and docs/api-simulation.md from the docstrings and signatures of the two packages' public names.
+
+So the pages cannot drift.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,67 @@ import json
 import re
 import typing
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import device_sdk
+import simulation
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
-INTRODUCTION = """# The device SDK: reference
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+@dataclass(frozen=True)
+class Page:
+    """A reference: its file in docs, the package whose public names it has, which of them is first, how it begins."""
+
+    file: str
+    package: ModuleType
+    first: str
+    introduction: str
+
+    @property
+    def path(self) -> Path:
+        """The page's place."""
+        return DOCS / self.file
+
+
+PAGES = (
+    Page(
+        "api.md",
+        device_sdk,
+        "Device",
+        """# The device SDK: reference
 
 Every public name of `device_sdk`, from its docstring. Start with the [guide](device.md). What each error means, and its
 code, is in [errors.md](errors.md). Written by `python -m scripts.write_api_reference`.
-"""
+""",
+    ),
+    Page(
+        "api-simulation.md",
+        simulation,
+        "run_experiment",
+        """# The simulation: reference
+
+Every public name of `simulation`, from its docstring. Start with the [guide](simulation.md); a method of your own is in
+[Adding a method](adding-a-method.md), the fields of a task in [tasks](operator/tasks.md#task-reference). What each
+error means, and its code, is in [errors.md](errors.md). Written by `python -m scripts.write_api_reference`.
+""",
+    ),
+)
 _MARKED = re.compile(r"(?<![`\w])((?:[A-Z]\w+)?Error)\b(?!`)")
 
 
-def written() -> str:
-    """Return the page."""
-    names = sorted(device_sdk.__all__, key=lambda name: (name != "Device", name))
+def written(page: Page) -> str:
+    """Return a page's text."""
+    names = sorted(page.package.__all__, key=lambda name: (name != page.first, name))
     contents = ", ".join(f"[`{name}`](#{name.lower()})" for name in names)
-    return "\n".join([INTRODUCTION, contents, *(part for name in names for part in _entry(name))]) + "\n"
+    return "\n".join([page.introduction, contents, *(part for name in names for part in _entry(page, name))]) + "\n"
 
 
-def _entry(name: str) -> Iterator[str]:
-    found = getattr(device_sdk, name)
+def _entry(page: Page, name: str) -> Iterator[str]:
+    found = getattr(page.package, name)
     yield f"\n## {name}\n"
     if inspect.ismodule(found):
         yield f"{_text(found.__doc__).partition(chr(10))[0]} [Each with its code](errors.md)."
@@ -62,7 +103,8 @@ def _field(field: dataclasses.Field[Any]) -> str:
     default = "" if field.default is dataclasses.MISSING else f" = {_as_formatted(field.default)}"
     if field.default_factory is not dataclasses.MISSING:
         default = " = ..."
-    return f"{field.name}: {_plain(str(field.type))}{default}"
+    written_type = _plain(str(field.type)).replace("'", '"')
+    return f"{field.name}: {written_type}{default}"
 
 
 def _as_formatted(value: object) -> str:
@@ -126,4 +168,5 @@ def _plain(annotation: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(written(), encoding="utf-8")
+    for page in PAGES:
+        page.path.write_text(written(page), encoding="utf-8")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simulation.engines.choice import choose
     from simulation.engines.engine import Run, run_task
     from simulation.runs.experiment import Experiment
+    from simulation.runs.export import frame_of
     from simulation.runs.records import RunFolder
     from simulation.runs.run import run_experiment
     from simulation.runs.spec import RunSpec
@@ -27,6 +28,7 @@ __all__ = [
     "RunFolder",
     "RunSpec",
     "choose",
+    "frame_of",
     "run_experiment",
     "run_task",
 ]
@@ -36,6 +38,7 @@ _HOMES: Final = {
     **dict.fromkeys(("Cohort", "PublicFaces"), "engines.base"),
     **dict.fromkeys(("Run", "run_task"), "engines.engine"),
     "Experiment": "runs.experiment",
+    "frame_of": "runs.export",
     "RunFolder": "runs.records",
     "run_experiment": "runs.run",
     "RunSpec": "runs.spec",

@@ -30,6 +30,7 @@ DOORS = {
         "RunFolder",
         "RunSpec",
         "choose",
+        "frame_of",
         "run_experiment",
         "run_task",
     ],

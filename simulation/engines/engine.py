@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import numpy as np
 
@@ -31,8 +31,12 @@ from simulation.engines.base import (
     device_seed,
     received,
 )
+from simulation.engines.frame import to_frame
 from simulation.engines.population import without
 from simulation.engines.sums import CohortSum, Sums, cohort_sum
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 __all__ = [
     "Cohort",
@@ -95,6 +99,26 @@ class Run:
     state: ServerState = field(repr=False)
     cohort: Cohort = field(repr=False)
     records: tuple[RoundRecord, ...]
+
+    def to_frame(self) -> DataFrame:
+        """Return the records as a pandas DataFrame of columns round, metric and value: one line a figure.
+
+        A loss that no engine told is left out, and so is the staleness of whoever is not stale. Raises
+        MissingDependencyError without the package `pandas`.
+        """
+        lines = (
+            (record.round, metric, value)
+            for record in self.records
+            for metric, value in (
+                ("clients", float(len(record.devices))),
+                ("weight", record.weight),
+                ("loss_before", record.loss_before),
+                ("loss_after", record.loss_after),
+                ("staleness", float(record.staleness or math.nan)),
+            )
+            if not math.isnan(value)
+        )
+        return to_frame(("round", "metric", "value"), lines)
 
 
 @dataclass(frozen=True)

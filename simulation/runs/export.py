@@ -1,18 +1,22 @@
-"""Records for other programs: a CSV file in long format, and TensorBoard's event files."""
+"""Records for other programs: one line a figure, as a CSV file or a DataFrame, and TensorBoard's event files."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mien.errors import AlreadyExistsError, MissingDependencyError
 from mien.shell.files import storage_errors, write_atomically
-from simulation.runs.collected import CollectedRun
+from simulation.engines.frame import to_frame
+from simulation.runs.collected import CollectedRun, collect
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 FIXED: Final = ("run", "seed")
 MEASURED: Final = ("round", "metric", "value")
@@ -20,15 +24,39 @@ MEASURED: Final = ("round", "metric", "value")
 
 def csv_text(runs: Sequence[CollectedRun]) -> str:
     """Return one line a figure: run, seed, each parameter that differs, round (empty for the end's), metric, value."""
-    parameters = sorted({name for run in runs for name in run.parameters})
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*FIXED, *parameters, *MEASURED])
-    for run in runs:
-        row = [run.name, run.seed, *(_cell(run.parameters.get(name, "")) for name in parameters)]
-        for number, metric, value in run.values():
-            writer.writerow([*row, "" if number is None else number, metric, repr(value)])
+    writer.writerow(_columns(runs))
+    for *known, number, metric, value in _lines(runs):
+        writer.writerow([*map(_cell, known), "" if number is None else number, metric, repr(value)])
     return out.getvalue()
+
+
+def frame_of(folder: Path) -> DataFrame:
+    """Return what a folder of mien-sim run, sweep or reproduce holds as a pandas DataFrame: one line a figure.
+
+    Columns are those of the CSV file: run, seed, each parameter that differs, round (missing for the end's), metric,
+    value. Raises NotFoundError for a folder without records, MissingDependencyError without the package `pandas`.
+    """
+    runs = collect(folder)
+    return to_frame(_columns(runs), _lines(runs))
+
+
+def _parameters(runs: Sequence[CollectedRun]) -> list[str]:
+    return sorted({name for run in runs for name in run.parameters})
+
+
+def _columns(runs: Sequence[CollectedRun]) -> list[str]:
+    return [*FIXED, *_parameters(runs), *MEASURED]
+
+
+def _lines(runs: Sequence[CollectedRun]) -> Iterator[list[Any]]:
+    """Yield a line for each figure of each run, as `_columns` heads it."""
+    parameters = _parameters(runs)
+    for run in runs:
+        known = [run.name, run.seed, *(run.parameters.get(name, "") for name in parameters)]
+        for number, metric, value in run.values():
+            yield [*known, number, metric, value]
 
 
 def write_csv(runs: Sequence[CollectedRun], path: Path) -> None:
