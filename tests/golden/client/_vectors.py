@@ -25,6 +25,7 @@ from mien.methods.statistics import frozen
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.models.known_models import FACE_INPUTS
+from mien.protocol.attestation import attestation_challenge
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
@@ -634,6 +635,7 @@ def invites() -> Json:
                 "registrar_ca_sha256": each.registrar_ca_sha256,
                 "coordinator_ca_sha256": each.coordinator_ca_sha256,
                 "token": each.token,
+                "attestation_challenge": attestation_challenge(each.token, each.registrar_ca_sha256).hex(),
             }
             for each in (good, replace(good, registrar_address="[::1]:7000"))
         ],

@@ -91,12 +91,39 @@ def issue(
 ) -> Issuer:
     """Return a key with its certificate: an authority's, or with `said` one that hardware describes."""
     key = key or ec.generate_private_key(ec.SECP256R1())
+    signer = key if issuer is None else issuer.key
+    return Issuer(
+        key,
+        certificate(
+            *(name, key.public_key(), issuer, signer),
+            said=said,
+            authority=authority,
+            days=days,
+            serial=serial,
+            constraints=constraints,
+        ),
+    )
+
+
+def certificate(
+    name: str,
+    key: ec.EllipticCurvePublicKey,
+    issuer: Issuer | None,
+    signer: ec.EllipticCurvePrivateKey,
+    *,
+    said: bytes | None = None,
+    authority: bool = True,
+    days: tuple[int, int] = (-1, 30),
+    serial: int = 0,
+    constraints: Mapping[str, int | None] | None = None,
+) -> x509.Certificate:
+    """Return a certificate of a key, as `issue` has it."""
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject if issuer is None else issuer.certificate.subject)
-        .public_key(key.public_key())
+        .public_key(key)
         .serial_number(serial or x509.random_serial_number())
         .not_valid_before(NOW + timedelta(days=days[0]))
         .not_valid_after(NOW + timedelta(days=days[1]))
@@ -106,8 +133,7 @@ def issue(
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=length), critical=True)
     if said is not None:
         builder = builder.add_extension(x509.UnrecognizedExtension(OID, said), critical=False)
-    signed = builder.sign(key if issuer is None else issuer.key, hashes.SHA256())
-    return Issuer(key, signed)
+    return builder.sign(signer, hashes.SHA256())
 
 
 @dataclass(frozen=True)
@@ -124,8 +150,11 @@ class Maker:
 
     def chain(self, key: ec.EllipticCurvePrivateKey, challenge: bytes, **lies: object) -> list[bytes]:
         """Return the chain of a key's attestation."""
-        said = description(challenge, **lies)  # type: ignore[arg-type]
-        return [self.leaf(key, said).der, self.environment.der, self.root.der]
+        return self.chain_of(key.public_key(), challenge, **lies)
 
-    def leaf(self, key: ec.EllipticCurvePrivateKey, said: bytes, *, days: tuple[int, int] = (-1, 30)) -> Issuer:
-        return issue("Android Keystore Key", self.environment, key=key, said=said, authority=False, days=days)
+    def chain_of(self, key: ec.EllipticCurvePublicKey, challenge: bytes, **lies: object) -> list[bytes]:
+        """Return the chain for a key that only the phone has."""
+        said = description(challenge, **lies)  # type: ignore[arg-type]
+        issuer = self.environment
+        leaf = certificate("Android Keystore Key", key, issuer, issuer.key, said=said, authority=False)
+        return [leaf.public_bytes(Encoding.DER), self.environment.der, self.root.der]

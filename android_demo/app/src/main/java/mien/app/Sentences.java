@@ -74,6 +74,8 @@ public final class Sentences {
                 return R.string.error_key_locked;
             case KEY_LOST:
                 return R.string.error_key_lost;
+            case NOT_ATTESTED:
+                return R.string.error_not_attested;
             case IN_USE:
                 return R.string.error_in_use;
             default:

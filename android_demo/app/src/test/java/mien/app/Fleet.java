@@ -57,7 +57,7 @@ public final class Fleet {
     /** Stores in a phone's home what joining stores there; nobody answers at the address. */
     public static void join(Path home) throws GeneralSecurityException, IOException {
         KeyPair authority = keyPair();
-        PublicKey own = new FileKeys(new Folder(home.resolve("keys"))).identity().loadOrCreate().getPublic();
+        PublicKey own = new FileKeys(new Folder(home.resolve("keys"))).identity().toJoin("", new byte[0]).pair.getPublic();
         byte[] ca = authority(authority);
         byte[] leaf = device(own, authority);
         Map<String, Object> stored = new LinkedHashMap<>();

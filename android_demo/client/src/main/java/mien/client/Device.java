@@ -127,19 +127,20 @@ public final class Device implements AutoCloseable {
     // The fleet
 
     /**
-     * Joins by an invite's URL; the same one again gives the same identity. Where the key of the identity is gone, another
-     * invite of the same fleet makes this home another device of it: people, models and the log of sums stay.
+     * Joins by an invite's URL; the same one again gives the same identity. Another invite of the same fleet makes this home
+     * another device of it, where the key of the identity is gone or was attested for its own invite: people, models and the
+     * log of sums stay. Throws NOT_ATTESTED where the fleet wants more of the key than the phone's hardware attests.
      */
     public Identity join(String url) {
         return Edge.run(
                 () -> {
-                    Invite invite = Invite.parse(url);
-                    if (hasLostKey()) {
-                        // What the coordinator knows, and what was trained for it, is of the device that this one was.
-                        stayingOut.told(false);
-                        Participant.forgetUnsettled(rounds);
-                    }
-                    return joining.join(invite);
+                    // What the coordinator knows, and what was trained for it, is of the device that this one was.
+                    Runnable beforeOther =
+                            () -> {
+                                stayingOut.told(false);
+                                Participant.forgetUnsettled(rounds);
+                            };
+                    return joining.join(Invite.parse(url), beforeOther);
                 });
     }
 

@@ -35,6 +35,8 @@ public enum ErrorCode {
     KEY_LOCKED("key_locked"),
     /** Of this client alone: a key is gone for good, and with it what it sealed. */
     KEY_LOST("key_lost"),
+    /** Of this client alone: the fleet wants a key that hardware attests, and this phone's is not, or not well enough. */
+    NOT_ATTESTED("not_attested"),
     DATABASE("database"),
     /** Of this client alone: another program has this device's home open. */
     IN_USE("in_use"),

@@ -6,6 +6,7 @@ import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Paths;
+import java.security.KeyPair;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.EnumSet;
@@ -18,7 +19,9 @@ import mien.client.Clock;
 import mien.client.Device;
 import mien.client.MienException;
 import mien.client.Status;
+import mien.client.join.AttestedKey;
 import mien.client.join.FileIdentityKeys;
+import mien.client.join.IdentityKeys;
 import mien.client.people.Decision;
 import mien.client.people.Gallery;
 import mien.client.rounds.Journal;
@@ -32,6 +35,7 @@ import mien.client.tasks.Agreement;
 import mien.client.tasks.Disclosure;
 import mien.client.wire.Bytes;
 import mien.client.wire.Fields;
+import mien.client.wire.Invite;
 import mien.client.wire.Json;
 
 /**
@@ -44,6 +48,7 @@ import mien.client.wire.Json;
  *
  * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock. {@code participate}
  * takes commands for the midst of a round: {@code {"at": "training", "then": [{"do": "remove", "person": 1}]}}.
+ * {@code attest} shows the key that an invite is joined with, and takes the chain that the registrar is shown.
  */
 public final class Life {
     /** A clock that can be set; in a hurry its pauses take no time but count in full. */
@@ -73,12 +78,49 @@ public final class Life {
         }
     }
 
+    /** A key in a file, of which a test says what hardware attests of it. */
+    private static final class Attested implements IdentityKeys {
+        private final FileIdentityKeys file;
+        private List<byte[]> chain = Collections.emptyList();
+        private int numRefused;
+
+        Attested(FileIdentityKeys file) {
+            this.file = file;
+        }
+
+        @Override
+        public KeyPair find(String invite) {
+            return file.find(invite);
+        }
+
+        @Override
+        public AttestedKey toJoin(String invite, byte[] challenge) {
+            return new AttestedKey(file.toJoin(invite, challenge).pair, chain);
+        }
+
+        @Override
+        public void refused(String invite) {
+            numRefused++;
+        }
+
+        @Override
+        public void admitted(String invite) {
+            file.admitted(invite);
+        }
+
+        @Override
+        public void destroy() {
+            file.destroy();
+        }
+    }
+
     private final Settable clock = new Settable();
+    private final Attested identityKeys;
     private final Device device;
 
     private Life(Folder home) {
         FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
-        FileIdentityKeys identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
+        identityKeys = new Attested(new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity")));
         device = new Device(home, keys, identityKeys, clock, new Random());
     }
 
@@ -105,6 +147,8 @@ public final class Life {
                 clock.aheadMs = told.number("ahead_ms");
                 clock.isHurried = told.has("hurried");
                 return facts();
+            case "attest":
+                return attest(told);
             case "join":
                 return facts("device", device.join(told.text("invite")).deviceId);
             case "renew":
@@ -125,6 +169,20 @@ public final class Life {
             default:
                 return withPeople(told);
         }
+    }
+
+    /** Shows the key to join with and its challenge, and takes what a maker of phones attests of it, where that is told. */
+    private Object attest(Fields told) {
+        Invite invite = Invite.parse(told.text("invite"));
+        byte[] challenge = invite.attestationChallenge();
+        if (told.has("chain")) {
+            identityKeys.chain = new ArrayList<>();
+            told.texts("chain").forEach(each -> identityKeys.chain.add(Bytes.unhex(each)));
+        }
+        AttestedKey key = identityKeys.toJoin(invite.sha256(), challenge);
+        return facts(
+                "key", Bytes.hex(key.pair.getPublic().getEncoded()), "challenge", Bytes.hex(challenge), "refused",
+                identityKeys.numRefused);
     }
 
     private Object withPeople(Fields told) throws IOException {

@@ -13,11 +13,16 @@ import java.security.KeyPairGenerator;
 import java.security.KeyStore;
 import java.security.PrivateKey;
 import java.security.ProviderException;
+import java.security.cert.Certificate;
 import java.security.spec.ECGenParameterSpec;
+import java.util.ArrayList;
 import java.util.Collections;
+import java.util.List;
+import java.util.function.Predicate;
 import javax.crypto.KeyGenerator;
 import javax.crypto.SecretKey;
 import mien.client.MienException;
+import mien.client.join.AttestedKey;
 import mien.client.join.IdentityKeys;
 
 /**
@@ -28,9 +33,11 @@ import mien.client.join.IdentityKeys;
  */
 final class Hardware implements WrappingKeys, IdentityKeys {
     private static final String STORE = "AndroidKeyStore";
-    private static final String IDENTITY = "mien.identity";
+    /** The name of the one key of an earlier version, and the beginning of those of invites. */
+    private static final String EARLIER = "mien.identity";
     private static final String WRAPPING = "mien.wrapping.";
     private static final int KEY_BITS = 256;
+    private static final int INVITE_DIGITS = 16;
 
     private final KeyguardManager lock;
     private final boolean hasStrongBox;
@@ -78,32 +85,73 @@ final class Hardware implements WrappingKeys, IdentityKeys {
         return Faults.meaning(failure, lock.isDeviceLocked());
     }
 
-    /** Returns the key that signs this phone's certificate request, connections and protocol messages. */
+    /** Returns the key that signs this phone's connections and protocol messages since it joined by an invite. */
     @Override
-    public KeyPair loadOrCreate() {
+    public KeyPair find(String invite) {
         return asking(
                 () -> {
-                    KeyStore store = store();
-                    PrivateKey there = (PrivateKey) store.getKey(IDENTITY, null);
-                    return there == null
-                            ? makeIdentity()
-                            : new KeyPair(store.getCertificate(IDENTITY).getPublicKey(), there);
+                    KeyPair own = pair(store(), alias(invite));
+                    return own == null ? pair(store(), EARLIER) : own;
                 });
     }
 
-    private KeyPair makeIdentity() throws GeneralSecurityException {
+    /** A phone that cannot attest, or not now, makes the key all the same: whether that is enough is the registrar's to say. */
+    @Override
+    public AttestedKey toJoin(String invite, byte[] challenge) {
+        return asking(
+                () -> {
+                    String alias = alias(invite);
+                    KeyPair there = pair(store(), alias);
+                    return new AttestedKey(there == null ? makeIdentity(alias, challenge) : there, chain(alias));
+                });
+    }
+
+    @Override
+    public void refused(String invite) {
+        delete(alias(invite));
+    }
+
+    @Override
+    public void admitted(String invite) {
+        deleteAll(alias -> alias.startsWith(EARLIER) && !alias.equals(alias(invite)));
+    }
+
+    private static String alias(String invite) {
+        return EARLIER + "." + invite.substring(0, INVITE_DIGITS);
+    }
+
+    private static KeyPair pair(KeyStore store, String alias) throws GeneralSecurityException {
+        PrivateKey there = (PrivateKey) store.getKey(alias, null);
+        return there == null ? null : new KeyPair(store.getCertificate(alias).getPublicKey(), there);
+    }
+
+    /** Returns who vouches for a key: one certificate alone is signed by the key itself, and says nothing. */
+    private static List<byte[]> chain(String alias) throws GeneralSecurityException, IOException {
+        List<byte[]> chain = new ArrayList<>();
+        Certificate[] shown = store().getCertificateChain(alias);
+        for (int i = 0; shown != null && shown.length > 1 && i < shown.length; i++) {
+            chain.add(shown[i].getEncoded());
+        }
+        return chain;
+    }
+
+    private KeyPair makeIdentity(String alias, byte[] challenge) throws GeneralSecurityException {
         // NONE: a TLS 1.3 library signs a digest that it made itself.
         KeyGenParameterSpec.Builder spec =
-                new KeyGenParameterSpec.Builder(IDENTITY, KeyProperties.PURPOSE_SIGN)
+                new KeyGenParameterSpec.Builder(alias, KeyProperties.PURPOSE_SIGN)
                         .setAlgorithmParameterSpec(new ECGenParameterSpec("secp256r1"))
                         .setDigests(KeyProperties.DIGEST_SHA256, KeyProperties.DIGEST_NONE);
         KeyPairGenerator generator = KeyPairGenerator.getInstance(KeyProperties.KEY_ALGORITHM_EC, STORE);
-        return best(
-                spec,
+        Making<KeyPair> making =
                 asked -> {
                     generator.initialize(asked);
                     return generator.generateKeyPair();
-                });
+                };
+        try {
+            return best(spec.setAttestationChallenge(challenge), making);
+        } catch (ProviderException cannotAttest) {
+            return best(spec.setAttestationChallenge(null), making);
+        }
     }
 
     private interface Making<K> {
@@ -132,7 +180,7 @@ final class Hardware implements WrappingKeys, IdentityKeys {
 
     @Override
     public void destroy() {
-        delete(IDENTITY);
+        deleteAll(alias -> alias.startsWith(EARLIER));
     }
 
     private void delete(String alias) {
@@ -145,11 +193,17 @@ final class Hardware implements WrappingKeys, IdentityKeys {
 
     /** Destroys every key of this app's. */
     void destroyAll() {
+        deleteAll(alias -> true);
+    }
+
+    private void deleteAll(Predicate<String> isMeant) {
         asking(
                 () -> {
                     KeyStore store = store();
                     for (String alias : Collections.list(store.aliases())) {
-                        store.deleteEntry(alias);
+                        if (isMeant.test(alias)) {
+                            store.deleteEntry(alias);
+                        }
                     }
                     return null;
                 });

@@ -39,6 +39,7 @@ import javax.crypto.IllegalBlockSizeException;
 import javax.crypto.KeyGeneratorSpi;
 import javax.crypto.SecretKey;
 import javax.crypto.spec.SecretKeySpec;
+import mien.client.wire.Bytes;
 
 /**
  * An AndroidKeyStore for tests, as a provider of the JVM's under its name: handles instead of keys, and every way to fail
@@ -76,6 +77,9 @@ public final class FakeKeyStore extends Provider {
     private static final String STORE = "AndroidKeyStore";
     private static final String USERS = "AndroidKeyStoreBCWorkaround";
     private static final Map<String, Object> KEYS = new LinkedHashMap<>();
+    /** By key, what hardware was asked to attest of it. */
+    private static final Map<String, byte[]> CHALLENGES = new LinkedHashMap<>();
+    private static boolean attests = true;
     private static Fault fault = Fault.NONE;
     private static String concerns = "";
     /** What making a key in StrongBox throws; null where that works. */
@@ -106,6 +110,8 @@ public final class FakeKeyStore extends Provider {
     public static void install() {
         uninstall();
         KEYS.clear();
+        CHALLENGES.clear();
+        attests = true;
         fail(Fault.NONE, "");
         strongBox = null;
         FakeKeyStore keys = new FakeKeyStore(STORE);
@@ -131,8 +137,23 @@ public final class FakeKeyStore extends Provider {
         concerns = names;
     }
 
+    /** Returns a key that is there, as an earlier version of the app left one. */
+    static KeyPair makeEarlier(String alias) throws GeneralSecurityException {
+        KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
+        generator.initialize(256);
+        KeyPair made = generator.generateKeyPair();
+        KEYS.put(alias, made);
+        CHALLENGES.put(alias, new byte[0]);
+        return made;
+    }
+
     static void failInStrongBox(ProviderException how) {
         strongBox = how;
+    }
+
+    /** Has the hardware attest nothing, and refuse to make keys of which it is asked to. */
+    static void attestNothing(boolean nothing) {
+        attests = !nothing;
     }
 
     static KeyGenParameterSpec lastMade() {
@@ -399,11 +420,16 @@ public final class FakeKeyStore extends Provider {
         @Override
         public KeyPair generateKeyPair() {
             checkStrongBox(spec);
+            byte[] challenge = spec.getAttestationChallenge();
+            if (challenge != null && !attests) {
+                throw new ProviderException("Failed to generate attestation certificate chain");
+            }
             try {
                 KeyPairGenerator generator = KeyPairGenerator.getInstance("EC");
                 generator.initialize(spec.getAlgorithmParameterSpec());
                 KeyPair made = generator.generateKeyPair();
                 KEYS.put(spec.getKeystoreAlias(), made);
+                CHALLENGES.put(spec.getKeystoreAlias(), challenge == null ? new byte[0] : challenge);
                 return new KeyPair(made.getPublic(), (PrivateKey) handle(spec.getKeystoreAlias()));
             } catch (GeneralSecurityException error) {
                 throw new ProviderException(error);
@@ -411,14 +437,16 @@ public final class FakeKeyStore extends Provider {
         }
     }
 
-    /** What Android keeps beside a private key; nobody reads more of it than its public key. */
+    /** What Android keeps beside a private key: its public key, and the challenge that hardware attested it for. */
     private static final class Shown extends Certificate {
         private static final long serialVersionUID = 1;
         private final PublicKey key;
+        private final byte[] challenge;
 
-        Shown(PublicKey key) {
+        Shown(PublicKey key, byte[] challenge) {
             super("X.509");
             this.key = key;
+            this.challenge = challenge;
         }
 
         @Override
@@ -428,7 +456,7 @@ public final class FakeKeyStore extends Provider {
 
         @Override
         public byte[] getEncoded() {
-            return key.getEncoded();
+            return Bytes.concat(key.getEncoded(), challenge);
         }
 
         @Override
@@ -439,7 +467,7 @@ public final class FakeKeyStore extends Provider {
 
         @Override
         public String toString() {
-            return "a self-signed certificate";
+            return "a made-up certificate";
         }
     }
 
@@ -457,7 +485,7 @@ public final class FakeKeyStore extends Provider {
 
         @Override
         public Certificate engineGetCertificate(String alias) {
-            return new Shown(((KeyPair) KEYS.get(alias)).getPublic());
+            return new Shown(((KeyPair) KEYS.get(alias)).getPublic(), CHALLENGES.get(alias));
         }
 
         @Override
@@ -492,7 +520,9 @@ public final class FakeKeyStore extends Provider {
 
         @Override
         public Certificate[] engineGetCertificateChain(String alias) {
-            return new Certificate[] {engineGetCertificate(alias)};
+            Certificate own = engineGetCertificate(alias);
+            boolean isAttested = CHALLENGES.get(alias).length > 0;
+            return isAttested ? new Certificate[] {own, new Shown(own.getPublicKey(), new byte[0])} : new Certificate[] {own};
         }
 
         @Override

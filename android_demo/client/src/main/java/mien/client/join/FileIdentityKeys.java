@@ -8,6 +8,7 @@ import java.security.KeyPairGenerator;
 import java.security.spec.ECGenParameterSpec;
 import java.security.spec.PKCS8EncodedKeySpec;
 import java.security.spec.X509EncodedKeySpec;
+import java.util.Collections;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.store.Vault;
@@ -17,7 +18,7 @@ import org.bouncycastle.asn1.ASN1Sequence;
 import org.bouncycastle.asn1.DEROctetString;
 import org.bouncycastle.asn1.DERSequence;
 
-/** A P-256 key in a sealed record: PKCS#8 and SubjectPublicKeyInfo. */
+/** A P-256 key in a sealed record, the same one for every invite: PKCS#8 and SubjectPublicKeyInfo. */
 public final class FileIdentityKeys implements IdentityKeys {
     private static final String RECORD = "identity-key";
     private final Vault vault;
@@ -27,17 +28,41 @@ public final class FileIdentityKeys implements IdentityKeys {
     }
 
     @Override
-    public synchronized KeyPair loadOrCreate() {
+    public synchronized KeyPair find(String invite) {
+        try {
+            byte[] stored = vault.isLost() ? null : vault.get(RECORD);
+            return stored == null ? null : parse(stored);
+        } catch (GeneralSecurityException error) {
+            throw damaged(error);
+        }
+    }
+
+    @Override
+    public synchronized AttestedKey toJoin(String invite, byte[] challenge) {
         try {
             if (vault.isLost()) {
                 vault.wipe(); // a key that never opens again is as one that is not there: the phone joins anew
             }
-            byte[] stored = vault.get(RECORD);
-            return stored == null ? create() : parse(stored);
+            KeyPair there = find(invite);
+            return new AttestedKey(there == null ? create() : there, Collections.<byte[]>emptyList());
         } catch (GeneralSecurityException | IOException error) {
-            throw new MienException(
-                    ErrorCode.KEY_STORE, "the device's private key is damaged; join again in an empty folder", error);
+            throw damaged(error);
         }
+    }
+
+    private static MienException damaged(Exception error) {
+        return new MienException(
+                ErrorCode.KEY_STORE, "the device's private key is damaged; join again in an empty folder", error);
+    }
+
+    @Override
+    public void refused(String invite) {
+        // It is the key of every invite, and nothing attests it.
+    }
+
+    @Override
+    public void admitted(String invite) {
+        // There is no other one.
     }
 
     @Override

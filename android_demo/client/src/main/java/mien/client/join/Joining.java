@@ -2,6 +2,8 @@ package mien.client.join;
 
 import com.google.protobuf.ByteString;
 import io.grpc.ManagedChannel;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
 import java.security.KeyPair;
 import java.security.cert.X509Certificate;
 import java.util.Collections;
@@ -21,6 +23,7 @@ import mien.client.wire.Fields;
 import mien.client.wire.Invite;
 import mien.client.wire.Json;
 import mien.client.wire.Retry;
+import mien.client.wire.Statuses;
 import mien.client.wire.Texts;
 import mien.v1.RegistrarGrpc;
 import mien.v1.RegistrarOuterClass.JoinReply;
@@ -61,11 +64,13 @@ public final class Joining {
 
     /**
      * Returns the identity that an invite gives this home, stored; the same invite again returns the same identity.
+     * {@code beforeOther} runs before an identity of another device than before is stored.
      *
      * <p>Throws FINGERPRINT for servers that the invite does not name, INVITE for a token that is used up,
-     * ALREADY_EXISTS when the home belongs to another fleet, CERTIFICATE when the clock is off.
+     * ALREADY_EXISTS when the home belongs to another fleet, CERTIFICATE when the clock is off, NOT_ATTESTED where the
+     * registrar wants more of the key than this phone's hardware attests.
      */
-    public Identity join(Invite invite) {
+    public Identity join(Invite invite, Runnable beforeOther) {
         String knownWitnessKey = "";
         Quorum knownFurther = Quorum.NONE;
         if (hasJoined()) {
@@ -83,19 +88,44 @@ public final class Joining {
         List<X509Certificate> chain = Tls.unverifiedChain(address);
         X509Certificate authority = Certificates.findAuthority(chain, invite.registrarCaSha256, REGISTRAR);
         Certificates.checkPeriod(authority, clock.unixMs(), REGISTRAR + "'s");
-        // 2. A key of our own, the same one if this is a repetition.
-        KeyPair key = keys.loadOrCreate();
+        // 2. A key for this invite, the same one if this is a repetition, and what hardware attests of it.
+        AttestedKey key = keys.toJoin(invite.sha256(), invite.attestationChallenge());
         // 3. The token, over a channel verified with that authority.
-        JoinRequest request =
-                JoinRequest.newBuilder()
-                        .setToken(invite.token())
-                        .setCsrDer(bytes(Csr.of(key)))
-                        .build();
-        JoinReply reply = ask(address, authority, (stub, skewMs) -> stub.join(request));
+        JoinRequest.Builder asked =
+                JoinRequest.newBuilder().setToken(invite.token()).setCsrDer(bytes(Csr.of(key.pair)));
+        for (byte[] certificate : key.chain) {
+            asked.addAttestationChainDer(bytes(certificate));
+        }
+        JoinRequest request = asked.build();
+        JoinReply reply = ask(address, authority, (stub, skewMs) -> admitted(stub, request, invite));
         // 4. The answer is checked piece by piece, then stored as a whole.
-        Identity identity = checked(reply, key, authority, invite, address, knownWitnessKey, knownFurther);
+        Identity identity = checked(reply, key.pair, authority, invite, address, knownWitnessKey, knownFurther);
+        if (!identity.deviceId.equals(deviceId())) {
+            beforeOther.run();
+        }
         save(identity);
+        keys.admitted(invite.sha256());
         return identity;
+    }
+
+    /** Returns the registrar's answer; throws NOT_ATTESTED where it refuses what is attested of the key, or that nothing is. */
+    private JoinReply admitted(RegistrarGrpc.RegistrarBlockingStub stub, JoinRequest request, Invite invite) {
+        try {
+            return stub.join(request);
+        } catch (StatusRuntimeException error) {
+            MienException refusal = Statuses.meaning(error, REGISTRAR);
+            // Of a request that is whole, over a channel that is verified, this is all that the word can mean.
+            if (refusal.code() != ErrorCode.CERTIFICATE || error.getStatus().getCode() != Status.Code.UNAUTHENTICATED) {
+                throw error;
+            }
+            keys.refused(invite.sha256());
+            String what = request.getAttestationChainDerCount() == 0 ? "attests nothing of its key" : "does not attest enough";
+            throw new MienException(
+                    ErrorCode.NOT_ATTESTED,
+                    "this phone's hardware " + what + " (" + refusal.getMessage() + "); the invite is as good as before: try"
+                            + " again after an update of the phone, or use another phone",
+                    error);
+        }
     }
 
     /** Returns the identity with its next certificate, stored; key and device id stay the same. */
@@ -180,11 +210,15 @@ public final class Joining {
                         certificate(stored, "certificate"),
                         certificate(stored, "registrar_ca"),
                         certificate(stored, "coordinator_ca"),
-                        keys.loadOrCreate(),
+                        keys.find(stored.text("invite_sha256")),
                         stored.text("invite_sha256"),
                         stored.text("release_key"),
                         stored.text("witness_key", ""), // an earlier version kept none
                         further(stored));
+        if (identity.key == null) {
+            throw new MienException(
+                    ErrorCode.CERTIFICATE, "the key of this device's certificate is gone; join again with a new invite");
+        }
         checkOwn(identity.certificate, identity.key, identity.registrarCa);
         return identity;
     }

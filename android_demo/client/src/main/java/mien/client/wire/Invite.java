@@ -15,6 +15,7 @@ public final class Invite {
     private static final Pattern HEX = Pattern.compile("[0-9a-f]{64}");
     private static final Pattern TOKEN = Pattern.compile("[A-Za-z0-9_-]{22,64}");
     private static final int MAX_FIELDS = 8;
+    private static final String ATTESTATION = "mien/v1/key-attestation";
 
     public final String registrarAddress;
     public final String registrarCaSha256;
@@ -36,6 +37,18 @@ public final class Invite {
     /** Returns the name of this invite, from which the token cannot be told. */
     public String sha256() {
         return Bytes.hex(Bytes.sha256(Bytes.utf8(token)));
+    }
+
+    /**
+     * Returns the 32 bytes that a key is made with which hardware attests for this invite, and for no other: SHA-256 of a
+     * label, the registrar's fingerprint and the token, each behind its length (one byte).
+     */
+    public byte[] attestationChallenge() {
+        byte[] whole = new byte[0];
+        for (String part : new String[] {ATTESTATION, registrarCaSha256, token}) {
+            whole = Bytes.concat(whole, Bytes.bigEndian(part.length(), 1), Bytes.utf8(part));
+        }
+        return Bytes.sha256(whole);
     }
 
     /** Returns the invite in a URL; throws INVITE saying which piece is wrong, never showing the token. */

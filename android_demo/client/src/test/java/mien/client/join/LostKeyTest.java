@@ -60,7 +60,7 @@ public class LostKeyTest {
     public void everyInviteOfItsFleetIsTakenToTheRegistrar() {
         Raised.by(ErrorCode.CERTIFICATE, "the identity as it is", joining::load);
         for (String token : new String[] {USED, "new-token-new-token-new-token"}) {
-            Raised.by(ErrorCode.UNREACHABLE, "nobody is at the address", () -> joining.join(invite(fleet, token)));
+            Raised.by(ErrorCode.UNREACHABLE, "nobody is at the address", () -> joining.join(invite(fleet, token), () -> {}));
         }
         assertTrue("nothing is given up before there is another", joining.hasJoined());
         assertNull(joining.loadUnlessLost());
@@ -71,6 +71,6 @@ public class LostKeyTest {
     public void anotherFleetsInviteIsNot() {
         String other = fleet.replace('0', '1').replace('2', '3');
         assertFalse(other.equals(fleet));
-        Raised.by(ErrorCode.ALREADY_EXISTS, "another fleet", () -> joining.join(invite(other, USED)));
+        Raised.by(ErrorCode.ALREADY_EXISTS, "another fleet", () -> joining.join(invite(other, USED), () -> {}));
     }
 }

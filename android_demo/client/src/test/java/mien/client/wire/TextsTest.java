@@ -1,5 +1,6 @@
 package mien.client.wire;
 
+import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
@@ -52,6 +53,7 @@ public class TextsTest {
             assertEquals(given.at("registrar_ca_sha256").text(), invite.registrarCaSha256);
             assertEquals(given.at("coordinator_ca_sha256").text(), invite.coordinatorCaSha256);
             assertEquals(given.at("token").text(), invite.token());
+            assertArrayEquals(given.at("attestation_challenge").bytes(), invite.attestationChallenge());
             assertFalse(invite.toString().contains(invite.token()));
         }
         for (int i = 0; i < file.at("refused").size(); i++) {
