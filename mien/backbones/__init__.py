@@ -34,6 +34,7 @@ __all__ = [
     "BackboneEntry",
     "build_backbone",
     "fold_batch_norm",
+    "initialised_from",
     "layout_of",
     "load_tensors",
     "load_theta",

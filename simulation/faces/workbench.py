@@ -28,13 +28,17 @@ from numpy.typing import NDArray
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.runtimes.feature_cache import FeatureCache
 from device_sdk.runtimes.torch_runtime import INFERENCE_BATCH, TorchRuntime
+from mien.backbones import initialised_from, layout_of, theta_of
+from mien.backbones.adapter import build_adapted
+from mien.backbones.small import TRAINED, build_small_network
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, TrainingJob
 from mien.methods.proxies import class_means, head_objective, random_classes
+from mien.models.known_models import FACE_INPUTS
 from mien.shell.lock import held
-from mien.specs import LocalSpec
+from mien.specs import LocalSpec, ModelSpec
 from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
@@ -202,6 +206,30 @@ def open_network(faces: Path | None, max_people: int | None = None, max_images: 
     runtime = TorchRuntime(model.spec, model.layout, cache_bytes=NETWORK_BYTES, device=device())
     part = model.layout.part(model.spec.trainable)
     return Workbench(model, part, runtime, read.crops, read.labels, read.names, digest(chosen))
+
+
+def open_small_network(faces: Path | None, seed: int, max_people: int | None = None) -> Workbench:
+    """Return the workbench of the same people with a small network that begins at random, and an adapter behind it.
+
+    Its trained part is that network and not the adapter.
+    """
+    chosen = _chosen(faces, max_people, None)
+    with initialised_from(seed):
+        backbone = build_adapted(FACE_INPUTS["sface"], base=build_small_network)
+    layout, theta = layout_of(backbone), theta_of(backbone)
+    theta.flags.writeable = False
+    spec = ModelSpec(
+        backbone=backbone.name,
+        layout_sha256=layout.sha256,
+        input=backbone.input_spec,
+        source="random numbers",
+        terms="none",
+        trainable=TRAINED,
+    )
+    model = Model(spec, layout, theta)
+    read = _read(chosen, model)
+    runtime = TorchRuntime(spec, layout, backbone=backbone, device=device())
+    return Workbench(model, layout.part(TRAINED), runtime, read.crops, read.labels, read.names, digest(chosen))
 
 
 def _chosen(faces: Path | None, max_people: int | None, max_images: int | None) -> People:

@@ -45,6 +45,10 @@ _PAPERS: Final = {
         "FedFace (2021), against everybody (ours)",
         "real faces in the dark where phones train the network's last block: private, exact and pooled training",
     ),
+    "scratch": (
+        "FedFace (2021), against everybody and summed statistics (ours)",
+        "a small network trained end to end, one identity a phone, from a start that knows few people",
+    ),
     "fedfr": (
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",

@@ -65,13 +65,16 @@ def in_half(clean: Workbench, condition: str, spared: Sequence[str] = ()) -> Wor
     return replace(clean, crops=crops)
 
 
-def trained(bench: Workbench, people: tuple[str, ...], settings: Mapping[str, Any], seed: int, rate: float) -> Vector:
-    """Return the model that a row's system makes of these people, one a phone, at a learning rate."""
+def trained(
+    bench: Workbench, people: tuple[str, ...], settings: Mapping[str, Any], seed: int, rate: float | None = None
+) -> Vector:
+    """Return the model that a row's system makes of these people, one a phone, at the learning rate of what trains."""
     if settings["system"] == "pooled":
         local = from_mapping(LocalSpec, {**settings["local"], "lr": rate, "flip": False})
         return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
-    task = replace(task, local=replace(task.local, lr=rate))
+    if rate is not None:
+        task = replace(task, local=replace(task.local, lr=rate))
     engine = choose("auto", bench.runtime, task, bench.part).engine
     return run_task(
         task, bench.part, bench.dim, bench.theta, bench.cohort({name: (name,) for name in people}), engine
