@@ -6,6 +6,7 @@ the verbs import is loaded when they run: store, keys and client are most of the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from coordinator.commands.common import fields, folder_option, now, read_pem
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
-from mien.errors import TABLE
+from mien.errors import TABLE, ConfigError, NotFoundError
 from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell import logs
@@ -113,6 +114,50 @@ def add_backups(app: typer.Typer, program: Program) -> None:
         if "invites_ended" in settled and not as_json:
             ended = settled["invites_ended"]
             say(f"{ended} open invites were ended: they may have been used since. Revoke again whom you revoked since.")
+
+
+def add_move(app: typer.Typer, program: Program) -> None:
+    """Give a program the verb `move-database`."""
+    Home, Json, words = options(program)
+    name, setting = program.name, program.home.database_setting
+
+    @app.command(
+        "move-database",
+        help=f"Move all rows of {name}.db in the folder into the empty database that {setting} names.\n\n"
+        f"Stop the {name} and make a backup first, then set {setting}. All rows arrive, or none; the file is left as "
+        f"it is, and no program opens it any more. " + program.example(f"move-database --home {words.folder}"),
+    )
+    def move_database(*, home: Path = Home, as_json: bool = Json) -> None:
+        from coordinator.store.audit import local_actor
+        from coordinator.store.database import sole_server, sqlite_url
+        from coordinator.store.move import move
+        from mien.shell.lock import exclusive
+
+        os.umask(0o077)
+        server = program.home(home)
+        target = getattr(server.resolve().config, setting)
+        if not target:
+            raise ConfigError(
+                f"{setting} names no other database; set it to an empty one, in {name}.toml or by "
+                f"{server.settings.variable(setting)}, and run this again"
+            )
+        if not server.database_path.is_file():
+            raise NotFoundError(f"there is no {server.database_path}; the {name}'s rows lie elsewhere already")
+        source, what = sqlite_url(server.database_path), f"mien-{name}"
+        with exclusive(server.lock_path, program=what), sole_server(source, program=what):
+            with contextlib.closing(server.open_store(source, Clock())) as store:
+                newest = store.audit(lambda log, db: log.read(db, last=1))
+                if not newest or newest[-1].action != "database.move":  # else an earlier run was interrupted
+                    store.log(local_actor(), "database.move", name)
+            content = move(source, target, server.schema(), setting=setting)
+        rows = sum(content.counts.values())
+        result = {"rows": rows, "tables": dict(content.counts), "sha256": content.digest}
+
+        def human() -> None:
+            say(f"Moved {rows} rows of {len(content.counts)} tables; they arrived as they were sent.")
+            say(f"Next: mien-{name} serve, with {setting} in its settings or its service's environment.")
+
+        shell.emit(result, as_json=as_json, human=human)
 
 
 def add_doctor(app: typer.Typer, program: Program) -> None:

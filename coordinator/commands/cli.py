@@ -99,6 +99,7 @@ app.add_typer(replicas.app, name="replica")
 app.add_typer(dashboard.app, name="dashboard")
 app.command()(quickstart.quickstart)
 both.add_backups(app, PROGRAM)
+both.add_move(app, PROGRAM)
 app.add_typer(both.config_app(PROGRAM), name="config")
 app.add_typer(both.operator_app(PROGRAM, help="Credentials for operators."), name="operator")
 

@@ -279,6 +279,7 @@ def operator_folder(
 
 
 both.add_backups(app, PROGRAM)
+both.add_move(app, PROGRAM)
 both.add_doctor(app, PROGRAM)
 
 

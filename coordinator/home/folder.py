@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from coordinator.keys import pki
     from coordinator.store.audit import AuditLog
+    from coordinator.store.database import Schema
     from mien.log.audit import Anchor
 
 T = TypeVar("T")
@@ -112,6 +113,10 @@ class ServerHome(ABC, Generic[T, S]):
     @abstractmethod
     def open_store(self, url: str, clock: Clock) -> S:
         """Return this program's store of a database."""
+
+    @abstractmethod
+    def schema(self) -> Schema:
+        """Return the schema of this program's database."""
 
     def store(self) -> contextlib.closing[S]:
         """Return this folder's store, open while a block runs."""

@@ -27,6 +27,7 @@ from mien.shell.files import InFolder
 if TYPE_CHECKING:
     from coordinator.keys import pki
     from coordinator.store.blobs import BlobStore
+    from coordinator.store.database import Schema
     from coordinator.store.store import Store
     from mien.shell.clock import Clock
 
@@ -55,6 +56,14 @@ class CoordinatorHome(ServerHome[CoordinatorConfig, "Store"]):
         from coordinator.store.store import Store
 
         return Store.open(url, clock)
+
+    def schema(self) -> Schema:
+        """Return the schema of a coordinator's database."""
+        from coordinator.store.database import Schema
+        from coordinator.store.store import MIGRATIONS, SCHEMA
+        from coordinator.store.tables import METADATA
+
+        return Schema(METADATA, MIGRATIONS, SCHEMA)
 
     def blobs_url(self, config: CoordinatorConfig, kind: str) -> str:
         """Return where blobs of a kind (models, states) lie: in this folder unless the settings name a URL."""

@@ -47,11 +47,15 @@ class Settings(Generic[T]):
                 f"there is no {self.name} in {path.parent}; run mien-{self.name} init, or name another --home"
             )
         names = [field.name for field in dataclasses.fields(self.kind)]  # type: ignore[arg-type]
-        variables = {name: f"MIEN_{self.name}_{name}".upper() for name in names}
+        variables = {name: self.variable(name) for name in names}
         given = {name: (value_of(environment[at]), at) for name, at in variables.items() if at in environment}
         told = {name: value for name, value in (flags or {}).items() if value is not None}
         given |= {name: (value, "--" + name.replace("_", "-")) for name, value in told.items()}
         return resolve(self.kind, read_toml(path, _MAX_FILE_BYTES), path.name, given)
+
+    def variable(self, name: str) -> str:
+        """Return the environment variable that holds a setting."""
+        return f"MIEN_{self.name}_{name}".upper()
 
     def write(self, path: Path, config: T) -> None:
         """Write the settings: what differs from the defaults, and the defaults as comments to choose from."""

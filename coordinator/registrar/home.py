@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from coordinator.keys import pki
     from coordinator.registrar.store import Store
+    from coordinator.store.database import Schema
     from mien.shell.clock import Clock
 
 
@@ -51,6 +52,12 @@ class RegistrarHome(ServerHome[RegistrarConfig, "Store"]):
         from coordinator.registrar.store import Store
 
         return Store.open(url, clock.now)
+
+    def schema(self) -> Schema:
+        """Return the schema of a registrar's database."""
+        from coordinator.registrar.store import SCHEMA
+
+        return SCHEMA
 
     def operators(self, now: datetime) -> pki.Authority:
         """Return the authority that signs operators' certificates.

@@ -20,7 +20,7 @@ from sqlalchemy.engine import Connection, Engine, Row
 
 from coordinator.keys import pki
 from coordinator.store.audit import AuditLog
-from coordinator.store.database import database_errors, open_migrated
+from coordinator.store.database import Schema, database_errors, open_migrated
 from mien.log.audit import Anchor
 
 _T = TypeVar("_T")
@@ -93,6 +93,9 @@ _WITNESSED: Final = sa.Table(
 
 AUDIT: Final = AuditLog.of(_META)
 """Log of every action with actor and time, a hash chain (`mien.log.audit`); only ever added to."""
+
+SCHEMA: Final = Schema(_META, _MIGRATIONS, HEAD)
+"""The tables above, and how they are made."""
 
 
 @dataclass(frozen=True)

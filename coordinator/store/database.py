@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from mien.shell.lock import exclusive
 _LOG: Final = structlog.get_logger()
 _BUSY_TIMEOUT_MS: Final = 30_000
 _RETRY_AFTER_S: Final = 5.0
+_MOVED: Final = "moved"  # in place of a revision, where no program finds one that it knows
 _MIGRATION_LOCK: Final = 0x4D49_454E  # "MIEN": the key of PostgreSQL's advisory lock, which is one database's own
 
 _POSTGRESQL: Final[dict[str, Any]] = {
@@ -71,6 +73,15 @@ _REFUSALS: Final[tuple[tuple[str, type[MienError], str], ...]] = (
 # PostgreSQL's SQLSTATE codes, by their beginning: these may go another way when they are tried again.
 _PASSING: Final = ("08", "40001", "40P01", "53300", "55P03", "57P")
 _NO_SUCH_DATABASE: Final = re.compile(r'database "[^"]*" does not exist')
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A program's tables, the folder of the migrations that make them, and their newest revision."""
+
+    tables: sa.MetaData
+    migrations: Path
+    head: str
 
 
 def sqlite_url(path: Path) -> str:
@@ -192,7 +203,18 @@ def schema_revision(engine: sa.Engine) -> str | None:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    return connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    found = connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    if found == _MOVED:
+        raise ConfigError(
+            "this database's rows were moved into another one (move-database); name that one in the settings, or in "
+            "the service's environment"
+        )
+    return None if found is None else str(found)
+
+
+def mark_moved(connection: sa.Connection) -> None:
+    """Let no program, of whatever version, open this database again: its rows are elsewhere."""
+    connection.execute(sa.text("UPDATE alembic_version SET version_num = :moved"), {"moved": _MOVED})
 
 
 def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
@@ -203,6 +225,16 @@ def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
     """
     if schema_revision(engine) == head:
         return  # the usual case, without importing Alembic
+    with database_errors(), engine.begin() as connection:  # on SQLite that takes the write lock
+        _upgrade(connection, folder, head)
+
+
+def upgrade(connection: sa.Connection, schema: Schema) -> None:
+    """Bring a database to a program's schema within the transaction of a connection; see `migrate`."""
+    _upgrade(connection, schema.migrations, schema.head)
+
+
+def _upgrade(connection: sa.Connection, folder: Path, head: str) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.script import ScriptDirectory
@@ -210,15 +242,14 @@ def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    with database_errors(), engine.begin() as connection:  # on SQLite that takes the write lock
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
-        current = _revision(connection)
-        if current is not None and current not in known:
-            raise VersionError(
-                f"the database was written by a newer program (schema {current}, this program knows {head}) or belongs "
-                "to another one; upgrade this program, or name a database of its own"
-            )
-        if current != head:
-            config.attributes["connection"] = connection
-            command.upgrade(config, head)
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    current = _revision(connection)
+    if current is not None and current not in known:
+        raise VersionError(
+            f"the database was written by a newer program (schema {current}, this program knows {head}) or belongs "
+            "to another one; upgrade this program, or name a database of its own"
+        )
+    if current != head:
+        config.attributes["connection"] = connection
+        command.upgrade(config, head)

@@ -1,0 +1,111 @@
+"""Moving a server's rows from the SQLite file in its folder into an empty database elsewhere: all of them, or none.
+
+What arrives is committed only after it was read back and compared. Then the file is marked, so that no program takes it
+for the server's database again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from coordinator.store.database import Schema, database_errors, mark_moved, open_engine, upgrade
+from mien.errors import AlreadyExistsError, CorruptDataError
+
+_AT_ONCE: Final = 500
+_HASHES: Final = 2**256
+
+
+@dataclass(frozen=True)
+class Content:
+    """A database's rows: how many each table has, and the sum of all rows' SHA-256, in which no order counts."""
+
+    counts: Mapping[str, int]
+    sum: int
+
+    @property
+    def digest(self) -> str:
+        """The sum as 64 hexadecimal digits."""
+        return f"{self.sum:064x}"
+
+
+def move(source_url: str, target_url: str, schema: Schema, *, setting: str) -> Content:
+    """Move all rows of a SQLite database at the newest revision into another database, and return what was moved.
+
+    Run again after an interruption it begins anew, or only marks the source where everything had arrived. Raises
+    AlreadyExistsError, changing nothing, for a target that holds anything else; CorruptDataError where what arrived
+    differs from what was sent. `setting` names the target in errors.
+    """
+    source, target = open_engine(source_url), open_engine(target_url, setting=setting)
+    try:
+        with database_errors(), source.begin() as here:  # which keeps every writer out
+            content = _content(here, schema)
+            with target.begin() as there:
+                _fill(here, there, schema, content, setting)
+            mark_moved(here)
+    finally:
+        source.dispose()
+        target.dispose()
+    return content
+
+
+def _fill(here: sa.Connection, there: sa.Connection, schema: Schema, content: Content, setting: str) -> None:
+    """Copy all rows into an empty database; into one that holds exactly these, nothing."""
+    held = set(sa.inspect(there).get_table_names())
+    if held:
+        if held >= set(schema.tables.tables) and _content(there, schema) == content:
+            return  # an earlier run came so far
+        raise AlreadyExistsError(
+            f"the database that {setting} names is not empty; create a new one and name that, nothing was changed"
+        )
+    upgrade(there, schema)
+    for table in reversed(schema.tables.sorted_tables):
+        there.execute(table.delete())  # migrations put first rows into some
+    for table in schema.tables.sorted_tables:
+        _copy(here, there, table)
+    if _content(there, schema) != content:
+        raise CorruptDataError(f"what arrived where {setting} points differs from what was sent; nothing was changed")
+
+
+def _copy(here: sa.Connection, there: sa.Connection, table: sa.Table) -> None:
+    """Copy a table, references to its own rows last, and let numbering go on behind the largest number."""
+    own = [c.name for c in table.columns if any(key.column.table is table for key in c.foreign_keys)]
+    key = [c.name for c in table.primary_key.columns]
+    later: list[dict[str, Any]] = []
+    for rows in _rows(here, table):
+        values = [dict(row._mapping) for row in rows]
+        later += [{f"key_{n}": row[n] for n in key} | {n: row[n] for n in own} for row in values if _has(row, own)]
+        there.execute(table.insert(), [row | dict.fromkeys(own) for row in values])
+    if later:
+        which = [table.c[name] == sa.bindparam(f"key_{name}") for name in key]
+        there.execute(table.update().where(*which).values({name: sa.bindparam(name) for name in own}), later)
+    numbered = table.autoincrement_column
+    if numbered is not None and there.dialect.name == "postgresql":
+        largest = sa.select(sa.func.max(numbered)).scalar_subquery()
+        sequence = sa.func.pg_get_serial_sequence(table.name, numbered.name)
+        there.execute(sa.select(sa.func.setval(sequence, largest)))  # of an empty table: null, which sets nothing
+
+
+def _has(row: Mapping[str, Any], names: list[str]) -> bool:
+    return any(row[name] is not None for name in names)
+
+
+def _rows(db: sa.Connection, table: sa.Table) -> Iterator[Any]:
+    wanted = sa.select(table).order_by(*table.primary_key.columns)
+    return db.execute(wanted, execution_options={"yield_per": _AT_ONCE}).partitions()
+
+
+def _content(db: sa.Connection, schema: Schema) -> Content:
+    counts, total = dict[str, int](), 0
+    for table in schema.tables.sorted_tables:
+        counts[table.name] = 0
+        for rows in _rows(db, table):
+            counts[table.name] += len(rows)
+            for row in rows:
+                told = repr((table.name, tuple(row))).encode("utf-8", "surrogatepass")
+                total += int.from_bytes(hashlib.sha256(told).digest(), "big")
+    return Content(counts, total % _HASHES)
