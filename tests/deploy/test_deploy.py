@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import dataclasses
 import json
 import re
 import shlex
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 
 import coordinator.commands.cli
 import coordinator.commands.registrar_cli
@@ -23,10 +25,12 @@ from coordinator.registrar.config import RegistrarConfig
 from mien.protocol.rounds import Stage
 from mien.rounds.records import TaskState
 from mien.rounds.rollouts import RollOutState
+from tests.programs import call
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
-UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+UNITS = sorted(path for path in (DEPLOY / "systemd").glob("*.service") if "@" not in path.name)
+BACKUP = DEPLOY / "systemd/mien-backup@.service"
 PROGRAMS = {"mien-coordinator": coordinator.commands.cli.app, "mien-registrar": coordinator.commands.registrar_cli.app}
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -87,6 +91,102 @@ def test_systemd_accepts_a_unit(path: Path, tmp_path: Path) -> None:
         done = subprocess.run(["systemd-analyze", *arguments, str(installed)], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr or done.stdout
         assert "Unknown" not in done.stderr, done.stderr
+
+
+class TestBackups:
+    """The unit that a timer starts every night, as a copy of it for each of both programs."""
+
+    @staticmethod
+    def of(program: str) -> str:
+        """Return the unit's text for a program, as systemd reads it."""
+        return BACKUP.read_text(encoding="utf-8").replace("%i", program).replace("%%", "%")
+
+    @pytest.mark.parametrize("program", ["coordinator", "registrar"])
+    def test_its_command_makes_a_backup_where_old_ones_go(self, program: str, tmp_path: Path) -> None:
+        parser = configparser.ConfigParser(interpolation=None, strict=False)
+        parser.read_string(self.of(program))
+        service = parser["Service"]
+        home, there = service["ReadWritePaths"].split()
+        user = f"mien-{program}"
+        assert (service["User"], service["Group"]) == (user, user)
+        folders = [line.split() for line in (DEPLOY / "systemd/mien.tmpfiles.conf").read_text().splitlines()]
+        assert ["d", home, "0700", user, user, "-"] in folders
+        assert ["d", there, "0700", user, user, "90d"] in folders
+        made = Path(call_init(program, tmp_path))
+        (tmp_path / "password").write_text("correct horse battery\n")
+        (tmp_path / "backups").mkdir()
+        shell, option, line = shlex.split(service["ExecStart"])
+        for name, real in {
+            "/opt/mien/bin": Path(sys.executable).parent,
+            home: made,
+            there: tmp_path / "backups",
+        }.items():
+            assert name in line
+            line = line.replace(name, str(real))
+        done = subprocess.run(
+            [shell, option, line], env={"CREDENTIALS_DIRECTORY": str(tmp_path), "PATH": "/usr/bin:/bin"},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        (file,) = (tmp_path / "backups").iterdir()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d{6}\.mien", file.name)
+
+    def test_systemd_accepts_unit_and_timer(self, tmp_path: Path) -> None:
+        if shutil.which("systemd-analyze") is None:
+            pytest.skip("systemd-analyze is not here")
+        text = BACKUP.read_text(encoding="utf-8")
+        (tmp_path / BACKUP.name).write_text(text, encoding="utf-8")
+        timer = BACKUP.with_suffix(".timer")
+        shutil.copy(timer, tmp_path / timer.name)
+        units = [str(tmp_path / name.replace("@", "@coordinator")) for name in (BACKUP.name, timer.name)]
+        done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert "Unknown" not in done.stderr, done.stderr
+
+
+def call_init(program: str, folder: Path) -> str:
+    """Make a server's folder and return where it is."""
+    options = {"coordinator": ["--address", "localhost:7443"],
+               "registrar": ["--address", "localhost:7440", "--coordinator-address", "localhost:7443"]}  # fmt: skip
+    call(f"mien-{program}", "init", "--home", folder / program, *options[program])
+    return str(folder / program)
+
+
+class TestCompose:
+    """The compose file: what it starts exists, and has the time and the place that it needs."""
+
+    FILE = DEPLOY / "compose.yaml"
+
+    def test_services(self) -> None:
+        file = yaml.safe_load(self.FILE.read_text(encoding="utf-8"))
+        image = dict(instructions())
+        assert file["services"].keys() == {"registrar", "coordinator"}
+        assert (ROOT / file["services"]["registrar"]["build"]["dockerfile"]).is_file()
+        published = set()
+        for name, service in file["services"].items():
+            check_command(service["command"])
+            assert service["volumes"] == [f"{name}:{image['VOLUME']}"]
+            assert name in file["volumes"]
+            published |= {port.partition(":")[2] for port in service["ports"]}
+            drains = {"coordinator": CoordinatorConfig("a:1"), "registrar": RegistrarConfig("a:1", "b:2")}[name].drain_s
+            assert float(service["stop_grace_period"].removesuffix("s")) > 2 * drains
+        assert published == set(image["EXPOSE"].split())
+        variables = file["services"]["coordinator"]["environment"]
+        known = {f"MIEN_COORDINATOR_{field.name}".upper() for field in dataclasses.fields(CoordinatorConfig)}
+        assert variables.keys() <= known
+        check = file["services"]["coordinator"]["healthcheck"]["test"][-1]
+        assert f":{variables['MIEN_COORDINATOR_METRICS_PORT']}/readyz" in check
+        compile(check, "healthcheck", "exec")
+
+    def test_its_first_lines_are_commands_that_exist(self) -> None:
+        text = self.FILE.read_text(encoding="utf-8").partition("\nname:")[0].replace("\\\n#", "")
+        lines = [shlex.split(line[1:].partition(" > ")[0]) for line in text.splitlines() if "docker compose" in line]
+        runs = [words[words.index("run") :] for words in lines if "run" in words]
+        assert len(runs) == 5
+        for words in runs:
+            for program in PROGRAMS:
+                if program in words:
+                    check_command(words[words.index(program) :])
 
 
 INSTRUCTION = re.compile(r"^([A-Z]+) +(.*)$")
