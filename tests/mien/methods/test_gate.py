@@ -55,16 +55,16 @@ def test_people_who_cannot_be_told_apart_say_nothing_of_a_population(labels: np.
 
 
 def test_the_discriminant_by_hand() -> None:
-    """P = 1/2 and p = -1 make N(2, 4) the standard normal; N(12, 4) has nu = 5 and S = 1: w = 5, -w'nu / 2 = -12.5."""
+    """P = 1/2 and p = -1 make N(2, 4) the standard normal; N(12, 4) has nu = 5 and S = 1: w = 5, w'nu = 25."""
     found = opened(np.array([[0.5]]), np.array([-1.0]), np.array([12.0]), np.array([[4.0]]), 0.4)
-    np.testing.assert_allclose(found, [5.0, -12.5 - CAUTION, 0.4], rtol=1e-6)
+    np.testing.assert_allclose(found, [5.0, -25 * (0.5 + CAUTION), 0.4], rtol=1e-6)
 
 
 def test_as_many_pictures_are_misjudged_as_predicted() -> None:
     rng, covariance = np.random.default_rng(1), np.array([[2.0, 0.5], [0.5, 1.0]])
     mean = np.array([4.0, 2.0])
     w0, w1, bias, _ = opened(np.eye(2), np.zeros(2), mean, covariance, 0.4)
-    bias += CAUTION
+    bias *= 0.5 / (0.5 + CAUTION)
     own = rng.standard_normal((200_000, 2))
     new = rng.multivariate_normal(mean, covariance, 200_000)
     wrong = [np.mean(own @ [w0, w1] + bias > 0), np.mean(new @ [w0, w1] + bias < 0)]
