@@ -1,0 +1,54 @@
+"""`deploy/try_cluster` as somebody runs it: a round through HAProxy, and Ctrl-C that leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.helpers import ROOT
+from tests.programs import call
+from tests.servers import haproxy, postgres, s3
+
+LACKING = postgres.missing() or s3.missing() or haproxy.missing()
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKING), reason=LACKING or "all is here")]
+
+
+def running(session: int) -> set[str]:
+    """Return the names of the processes of a session."""
+    listed = subprocess.run(["ps", "-s", str(session), "-o", "comm="], capture_output=True, text=True, check=False)
+    return {name for name in listed.stdout.split() if name != "<defunct>"}
+
+
+def test_a_cluster_runs_a_round_and_ends_by_ctrl_c() -> None:
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "deploy/try_cluster")], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        told = ""
+        for line in process.stdout:
+            told += line
+            if "Ctrl-C stops all" in line:
+                break
+        assert re.search(r"It closed, with model [0-9a-f]{12}\.", told), told
+        (home,) = re.findall(r"mien-coordinator replica list --home (.+)", told)
+        assert len(call("mien-coordinator", "replica", "list", "--home", home)["replicas"]) == 2
+        assert {"postgres", "haproxy"} <= running(process.pid)
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everything hears it
+        rest = process.stdout.read()
+        assert process.wait(120) == 0, rest
+        assert "nothing is left" in rest
+        end = time.monotonic() + 60
+        while left := running(process.pid):
+            assert time.monotonic() < end, left
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.communicate()
