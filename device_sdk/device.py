@@ -13,28 +13,19 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from device_sdk.config import DeviceConfig, load_config
-from device_sdk.faces import ChoiceRule, FacePipeline, ImageSource
-from device_sdk.faces.crops import MASTER
-from device_sdk.faces.images import is_picture
-from device_sdk.faces.source import SourceFaces, read_source
 from device_sdk.models.abilities import UNSAID, Abilities, GraphLook, abilities_of
 from device_sdk.models.graphs import fetch_graphs, list_in_force
 from device_sdk.models.models import KnownModel, Model, ModelStore
-from device_sdk.models.packaged import packaged_model
 from device_sdk.models.releases import CheckedRelease, ReleaseGuard
 from device_sdk.models.variants import LoadedVariant, VariantStore, load_variant
-from device_sdk.people.backup import seal_backup, unseal_backup
-from device_sdk.people.enroll import Enrollment, RefusedImage, check_restored, enroll, gather_images
 from device_sdk.people.enrolled import LastRound, Person, name_is_taken, said_of_threshold
 from device_sdk.people.gallery import Gallery, from_plain
 from device_sdk.people.liveness import PadCheck, checked
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point, point_among
 from device_sdk.people.stored_personal import Form, StoredPersonal
-from device_sdk.people.verify import Comparer, Outcome, compare, nobody_is_enrolled
 from device_sdk.rounds.conditions import Conditions, StatedConditions, conditions_from
 from device_sdk.rounds.events import Event, Listener, transfer
 from device_sdk.runtimes import load_embedder, load_runtime
-from device_sdk.server.identity import Identity, IdentityFiles, renewal_due
 from device_sdk.status import DeviceStatus
 from device_sdk.storage.home import Home, default_root
 from device_sdk.storage.keystore import KeyStore, open_key_store
@@ -54,12 +45,9 @@ from mien.errors import (
     UnreachableError,
     VersionError,
 )
-from mien.evaluation.fairness import ALWAYS_UNMEASURED, never_measured
-from mien.log.checkpoints import NoteKey
 from mien.methods.base import Runtime
 from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.ids import ModelId
-from mien.protocol.invite import Invite
 from mien.protocol.rounds import Role, Wait
 from mien.shell.clock import Clock, WallClock
 from mien.shell.files import read_limited, write_atomically
@@ -68,13 +56,19 @@ from mien.shell.lock import exclusive
 from mien.shell.settings import Resolved
 from mien.specs import GroupRate, ModelSpec
 
-# What only training or a server takes is imported where it is used: recognising people does without gRPC.
+# What only some take is imported where it is used: recognising people does without gRPC, and asking how things stand
+# without what looks at pictures or speaks to servers.
 if TYPE_CHECKING:
+    from device_sdk.faces import FacePipeline, ImageSource
+    from device_sdk.faces.source import SourceFaces
+    from device_sdk.people.enroll import Enrollment, RefusedImage
     from device_sdk.people.personal import Personalised, PersonalRecogniser
+    from device_sdk.people.verify import Comparer, Outcome
     from device_sdk.rounds.attempts import Attempts, OwnSum
     from device_sdk.rounds.participate import Participant, RoundOutcome
     from device_sdk.rounds.round_log import LogFiles, RoundLog
     from device_sdk.server.client import CoordinatorClient
+    from device_sdk.server.identity import Identity, IdentityFiles
 
 RuntimeLoader = Callable[[Model], Runtime]
 
@@ -124,7 +118,6 @@ class Device:
         self._load_runtime = runtime_loader or self._default_runtime
         self._load_embedder = runtime_loader or self._default_embedder
         self._pad = checked(pad)
-        self._identity_files = IdentityFiles(home, key_store)
         self._gallery: Gallery | None = None
         self._attempts: Attempts | None = None
         self._renewal_after_s = 0.0
@@ -190,6 +183,7 @@ class Device:
         says so, and `update` fetches it later.
         """
         from device_sdk.server.join import join
+        from mien.protocol.invite import Invite
 
         with self._revocation_noted():
             identity = join(Invite.from_url(invite), self._identity_files, self.clock, self._rng)
@@ -200,6 +194,7 @@ class Device:
     def relocate(self, invite: str) -> Identity:
         """Follow this device's fleet to where an invite says it moved, and keep id, people and all else."""
         from device_sdk.server.join import relocate
+        from mien.protocol.invite import Invite
 
         with self._revocation_noted():
             return relocate(self.identity, Invite.from_url(invite), self._identity_files, self.clock, self._rng)
@@ -217,12 +212,18 @@ class Device:
     @property
     def is_in_fleet(self) -> bool:
         """Whether this device has joined a fleet; without one it recognises people, and trains nothing."""
-        return self._identity_files.joined()
+        return self.home.identity.exists()
 
     @property
     def identity(self) -> Identity:
         """Identity of this device in its fleet; raises InviteError before it has joined."""
         return self._identity_files.load()
+
+    @cached_property
+    def _identity_files(self) -> IdentityFiles:
+        from device_sdk.server.identity import IdentityFiles
+
+        return IdentityFiles(self.home, self._key_store)
 
     # --- people ---
 
@@ -254,6 +255,8 @@ class Device:
         person is nobody else. A picture is a file, its bytes, a Pillow picture, a `Frame`, or pixels (H, W, 3) uint8,
         which are taken for RGB. Errors as `device_sdk.people.enroll.enroll`.
         """
+        from device_sdk.people.enroll import enroll
+
         # What costs nothing to find out comes before the model is fetched.
         gathered = _gather(images)
         if self.gallery.has(name) and not add:
@@ -282,6 +285,8 @@ class Device:
 
     def identify(self, image: ImageSource) -> Outcome:
         """Return the enrolled person whose face is in an image, or Unknown."""
+        from device_sdk.people.verify import nobody_is_enrolled
+
         if not self.people():
             raise nobody_is_enrolled()
         return self._comparer().identify(image)
@@ -291,12 +296,17 @@ class Device:
 
         It takes the recogniser of this home, or where nobody is enrolled the packaged one, and stores nothing.
         """
+        from device_sdk.models.packaged import packaged_model
+        from device_sdk.people.verify import compare
+
         form = self.gallery.form_id
         recogniser = self._recogniser(packaged_model()) if form is None else self.recogniser()
         at = self.operating_point(recogniser.model, recogniser.variant)
         return compare(reference, probe, recogniser, self._pipeline, at, self._pad)
 
     def _comparer(self) -> Comparer:
+        from device_sdk.people.verify import Comparer
+
         recogniser = self.recogniser()
         at = self.operating_point(recogniser.model, recogniser.variant)
         among = partial(self._point_among, recogniser)
@@ -378,6 +388,8 @@ class Device:
 
     def export(self, path: str | os.PathLike[str], password: str) -> int:
         """Write the gallery to a file under a password; returns how many people are in it."""
+        from device_sdk.people.backup import seal_backup
+
         target = Path(path)
         if target.exists():
             raise AlreadyExistsError(f"{target.name} exists already; name another file")
@@ -390,6 +402,9 @@ class Device:
 
         They are compared with who is enrolled and with one another (`check_restored`), but with `anyway`.
         """
+        from device_sdk.people.backup import unseal_backup
+        from device_sdk.people.enroll import check_restored
+
         data = read_limited(Path(path), MAX_BACKUP_BYTES, what="the exported gallery")
         people = from_plain(unseal_backup(data, password))
         recogniser = self.recogniser()
@@ -521,6 +536,8 @@ class Device:
 
     def _take_packaged(self) -> ModelUpdate:
         """Use the recogniser that comes with this program, with the thresholds that it brings now."""
+        from device_sdk.models.packaged import packaged_model
+
         model, before = packaged_model(), self.gallery.form_id
         changed = before != model.model_id
         if changed:
@@ -712,6 +729,9 @@ class Device:
 
     @cached_property
     def _pipeline(self) -> FacePipeline:
+        from device_sdk.faces import ChoiceRule, FacePipeline
+        from device_sdk.faces.crops import MASTER
+
         return FacePipeline(MASTER, self.config.quality, ChoiceRule.ONLY)
 
     # --- taking part ---
@@ -800,6 +820,7 @@ class Device:
         """Return the check of rounds against the log; None for a device that was told no witness's key yet."""
         from device_sdk.rounds.round_log import RoundLog
         from device_sdk.server.join import registrar_answers
+        from mien.log.checkpoints import NoteKey
 
         identity = self.identity
         if not identity.witness_key:
@@ -810,6 +831,9 @@ class Device:
 
     def _read_source(self, folder: str | os.PathLike[str], *, aligned: bool) -> SourceFaces:
         """Return a source's faces, taken as a data set's are: the one nearest the middle, of whatever quality."""
+        from device_sdk.faces import ChoiceRule, FacePipeline
+        from device_sdk.faces.crops import MASTER
+        from device_sdk.faces.source import read_source
 
         def on_refused(text: str) -> None:
             self._tell(Event("source_refused", text))
@@ -868,7 +892,12 @@ class Device:
             raise
 
     def _renewal_due(self, identity: Identity) -> bool:
-        return renewal_due(identity, self.clock) and self.clock.monotonic_s() >= self._renewal_after_s
+        return self._is_due(identity) and self.clock.monotonic_s() >= self._renewal_after_s
+
+    def _is_due(self, identity: Identity) -> bool:
+        from device_sdk.server.identity import renewal_due
+
+        return renewal_due(identity, self.clock)
 
     def _fresh_identity(self) -> Identity:
         from device_sdk.server.join import renew
@@ -936,11 +965,11 @@ class Device:
             last_round_peers="" if last is None else last.peers,
             threshold_by_hand=self.config.verification.threshold,
             personal_model_is_stale=serves is False,
-            renewal_is_due=identity is not None and renewal_due(identity, self.clock),
+            renewal_is_due=identity is not None and self._is_due(identity),
             lacks_threshold=self.lacks_threshold(),
             groups_measured=tuple(_named(each) for each in groups if each.verdict != "too_small"),
             groups_above_rate=tuple(_named(each) for each in groups if each.verdict == "exceeds"),
-            never_measured=() if spec is None else (*never_measured(groups), *ALWAYS_UNMEASURED),
+            never_measured=() if spec is None else _never_measured(groups),
         )
 
     def _tier(self) -> str | None:
@@ -975,6 +1004,12 @@ def _named(group: GroupRate) -> str:
     return f"{group.attribute} {group.group}"
 
 
+def _never_measured(groups: Sequence[GroupRate]) -> tuple[str, ...]:
+    from mien.evaluation.fairness import ALWAYS_UNMEASURED, never_measured
+
+    return (*never_measured(groups), *ALWAYS_UNMEASURED)
+
+
 def verify_pair(reference: ImageSource, probe: ImageSource, *, options: Mapping[str, Any] | None = None) -> Outcome:
     """Return whether two pictures show one person, whom a `Match` calls by the name of `reference`; nothing is stored.
 
@@ -989,7 +1024,10 @@ def verify_pair(reference: ImageSource, probe: ImageSource, *, options: Mapping[
 
 
 def _gather(images: Sequence[ImageSource] | ImageSource) -> Sequence[ImageSource]:
+    from device_sdk.faces.images import is_picture
+    from device_sdk.people.enroll import gather_images
+
     gathered: list[ImageSource] = []
-    for image in cast(Sequence[ImageSource], [images] if is_picture(images) else images):
+    for image in cast("Sequence[ImageSource]", [images] if is_picture(images) else images):
         gathered.extend(gather_images([image]) if isinstance(image, str | os.PathLike) else [image])
     return gathered

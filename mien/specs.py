@@ -9,13 +9,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Final, Literal
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from mien.errors import ConfigError
 from mien.records import BELOW_1, check_limits, from_mapping, positive, to_mapping, within
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 # What a phone's float32 and an operator's patience can bear: a phone refuses more before it begins.
 MAX_RATE: Final = 1e3
@@ -72,12 +73,16 @@ class FaceInputSpec:
     @property
     def template(self) -> NDArray[np.float64]:
         """Landmark positions in the crop: (5, 2) as (x, y); the 96-wide variant is shifted by 8 pixels."""
+        import numpy as np  # not above: whoever reads a task or a model's description computes nothing
+
         points: NDArray[np.float64] = np.array(TEMPLATE_112)
         points[:, 0] -= (112 - self.width) / 2
         return points
 
     def network_input(self, crops: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return crops (N, H, W, 3) uint8 RGB as the network's float32 input (N, 3, H, W)."""
+        import numpy as np
+
         if crops.ndim != 4 or crops.shape[1:] != (self.height, self.width, 3) or crops.dtype != np.uint8:
             raise ConfigError(
                 f"crops have shape {crops.shape} {crops.dtype}, the model needs (N, {self.height}, {self.width}, 3) "

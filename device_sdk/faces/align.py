@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from device_sdk.faces.images import Pixels
 from device_sdk.faces.reasons import Reason
 from mien.errors import LowQualityError
 from mien.specs import FaceInputSpec
+
+if TYPE_CHECKING:
+    from device_sdk.faces.images import Pixels
 
 Points = NDArray[np.float64]
 

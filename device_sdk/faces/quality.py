@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces.align import lean_deg, similarity
-from device_sdk.faces.detector import Face
-from device_sdk.faces.images import Pixels
 from device_sdk.faces.reasons import Reason
 from mien.errors import ConfigError
+
+if TYPE_CHECKING:
+    from device_sdk.faces.detector import Face
+    from device_sdk.faces.images import Pixels
 
 # A frontal face as YuNet marks it, in pixels of a 112x112 crop: median over 1000 images of LFW and their mirror images.
 # Third coordinate: depth towards the camera. The nose's was fitted on 600 renders of known pose: with 24 the estimated

@@ -6,11 +6,13 @@ A recogniser compares faces; a photograph of a face is one. A check is taken onl
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from device_sdk.faces import AcquiredFace
 from mien.errors import ConfigError
-from mien.evaluation.pad import PadReport
+
+if TYPE_CHECKING:
+    from device_sdk.faces import AcquiredFace
+    from mien.evaluation.pad import PadReport
 
 
 class PadCheck(Protocol):
@@ -28,7 +30,11 @@ class PadCheck(Protocol):
 
 def checked(pad: PadCheck | None) -> PadCheck | None:
     """Return a check that brings its report; raises ConfigError for one that does not."""
-    if pad is not None and not isinstance(getattr(pad, "report", None), PadReport):
+    if pad is None:
+        return None
+    from mien.evaluation.pad import PadReport
+
+    if not isinstance(getattr(pad, "report", None), PadReport):
         raise ConfigError(
             "this liveness check brings no measured report; measure APCER for each species of attack and BPCER "
             "(`mien.evaluation.pad.evaluate_pad`), or leave the check out"

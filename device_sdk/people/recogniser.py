@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -13,9 +13,11 @@ from device_sdk.models.variants import LoadedVariant
 from device_sdk.people.enrolled import Template
 from mien.errors import ConfigError, NonFiniteError
 from mien.methods.base import Crops, Embeddings, Runtime
-from mien.methods.personal_branch import PersonalThreshold
 from mien.models.variants import Variant
 from mien.specs import FaceInputSpec, Threshold
+
+if TYPE_CHECKING:
+    from mien.methods.personal_branch import PersonalThreshold
 
 DEFAULT_MAX_FMR: Final = 1e-3
 DEFAULT_MAX_FPIR: Final = 1e-2

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import CorruptDataError
-from mien.methods.personal_branch import PersonalThreshold
 from mien.protocol.canonical import parse_json
 from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import from_mapping, to_mapping
+
+if TYPE_CHECKING:
+    from mien.methods.personal_branch import PersonalThreshold
 
 Form = Literal["released", "local"]
 """Base of a personal model: the released backbone, or the one that training left on this phone."""
@@ -49,6 +51,8 @@ class StoredPersonal:
     @classmethod
     def from_bytes(cls, model_id: str, data: bytes) -> StoredPersonal:
         """Return the input of `to_bytes`; raises CorruptDataError for anything else."""
+        from mien.methods.personal_branch import PersonalThreshold
+
         tensors, facts = (
             unpack_tensors(data, what=_WHAT),
             parse_json(unpack_metadata(data)["facts"].encode(), what=_WHAT),

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from mien.contribution import ContributionLayout
 from mien.errors import ConfigError
-from mien.methods.base import Method
-from mien.secagg.graph import default_neighbourhood
-from mien.secagg.planner import PROFILES, largest_group, smallest_sum
-from mien.secagg.quantise import packed_size
-from mien.secagg.vector import ContributionMap
 from mien.specs import REVEALS, TaskSpec
+
+# The settings of every command hold an `Agreement`; what plans masked sums is loaded where a task is spoken of.
+if TYPE_CHECKING:
+    from mien.contribution import ContributionLayout
+    from mien.methods.base import Method
 
 PLAIN_SUMS: Final = (
     "Sums of this task are not masked: the coordinator sees this phone's update, and with effort may learn something "
@@ -197,6 +196,8 @@ def told_apart(least: int) -> tuple[int, int]:
 
 def _told_apart(task: TaskSpec) -> str:
     """Return what was measured of sums as large as this task's."""
+    from mien.secagg.planner import smallest_sum
+
     size, percent = told_apart(smallest_sum(task))
     return (
         f"In trials on such sums over {size:,} phones, of one person who was in the sum and one who was not, a server "
@@ -283,6 +284,9 @@ def _of_scores(leaves: str, task: TaskSpec, min_cohort: int, stays: str) -> tupl
 def _upload_bytes(task: TaskSpec, layout: ContributionLayout) -> int:
     if not task.privacy.is_masked:
         return layout.size_bytes
+    from mien.secagg.quantise import packed_size
+    from mien.secagg.vector import ContributionMap
+
     words = ContributionMap(layout).vector_layout.num_words
     return packed_size(words, task.privacy.ring_bits) + 4 * (layout.size - layout.summed_size)
 
@@ -297,6 +301,9 @@ def _plain_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
 
 def _masked_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
     """Return sentences on what the masks promise, what the sum still tells, and how many phones must stay."""
+    from mien.secagg.graph import default_neighbourhood
+    from mien.secagg.planner import PROFILES, largest_group, smallest_sum
+
     least, most = smallest_sum(task), largest_group(task)
     profile = task.privacy.secure_aggregation
     stay = max(least, default_neighbourhood(PROFILES[profile], most).t + 1)

@@ -17,7 +17,6 @@ from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from OpenSSL import SSL
 
 from mien.errors import CertificateError, FingerprintError, UnreachableError
 from mien.format import spell_duration
@@ -44,6 +43,8 @@ def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> t
     Raises UnreachableError when nobody answers or what answers does not speak TLS 1.3 or shows no certificate that can
     be read.
     """
+    from OpenSSL import SSL  # only to join: it takes as long as all else that certificates need
+
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw:
@@ -68,6 +69,8 @@ def fetch_unverified_chain(address: str, *, timeout_s: float = HANDSHAKE_S) -> t
 
 
 def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Certificate, ...]:
+    from OpenSSL import SSL
+
     context = SSL.Context(SSL.TLS_METHOD)
     context.set_min_proto_version(SSL.TLS1_3_VERSION)
     context.set_verify(SSL.VERIFY_NONE)

@@ -18,16 +18,16 @@ import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final
-
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from typing import TYPE_CHECKING, Annotated, Final
 
 from mien.errors import ConfigError, CorruptDataError, VersionError
 from mien.protocol.canonical import model_from_json, parse_json, to_canonical_json
 from mien.records import check_limits, from_mapping, to_mapping, within
 from mien.specs import FaceInputSpec, Threshold
+
+# Signatures are checked where a release comes in; most commands of a phone only want names and limits of here.
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 MANIFEST: Final = "manifest.json"
 SIGNATURE: Final = "manifest.sig"
@@ -183,6 +183,8 @@ def verify(release_key: str, unverified_manifest_json: bytes, signature: bytes) 
 
     Raises CorruptDataError for a signature that does not hold, VersionError for a manifest of a newer form.
     """
+    from cryptography.exceptions import InvalidSignature
+
     try:
         public_key(release_key).verify(signature, _CONTEXT + unverified_manifest_json)
     except InvalidSignature as error:
@@ -251,12 +253,14 @@ def public_key(release_key: str) -> Ed25519PublicKey:
     """Return the public key in 64 hex digits; raises ConfigError for anything else."""
     if not _HEX.fullmatch(release_key):
         raise ConfigError("a release key is 64 lower-case hex digits, as mien-coordinator release-key show prints it")
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
     return Ed25519PublicKey.from_public_bytes(bytes.fromhex(release_key))
 
 
 def name_of(key: Ed25519PrivateKey) -> str:
     """Return the public half of a release key as 64 hex digits, which is how phones and settings name it."""
-    raw = key.public_key().public_bytes(serialization.Encoding.Raw, serialization.PublicFormat.Raw)
+    raw = key.public_key().public_bytes_raw()
     return raw.hex()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mien.errors import CorruptDataError
-from mien.layout import ParameterLayout
 from mien.log.chain import canonical_json
 from mien.specs import ModelSpec, TaskSpec, from_mapping, to_mapping
+
+if TYPE_CHECKING:
+    from mien.layout import ParameterLayout
 
 MAX_JSON_BYTES = 1 << 20
 
@@ -72,6 +74,8 @@ def model_to_json(spec: ModelSpec, layout: ParameterLayout) -> bytes:
 
 def model_from_json(data: bytes) -> tuple[ModelSpec, ParameterLayout]:
     """Return a model's description and layout; raises CorruptDataError when they do not belong together."""
+    from mien.layout import ParameterLayout  # loads numpy, which whoever speaks of tasks and people does without
+
     value = parse_json(data, what="model manifest")
     if not isinstance(value, dict) or set(value) != {"layout", "spec"}:
         raise CorruptDataError("model manifest needs 'layout' and 'spec'; fetch it again")

@@ -25,6 +25,8 @@ EXIT_READER_GONE: Final = 128 + signal.SIGPIPE
 
 def start(module: str) -> NoReturn:
     """Run `main` of a program's module; one that cannot even be imported ends as every other fault does."""
+    # typer reads options by pydantic, which would look through every installed package for plug-ins of its own.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with faults_end_apart():
         importlib.import_module(module).main()
     sys.exit(0)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version as installed_version
 from typing import Final
 
 _UNINSTALLED: Final = "0.1.0"
@@ -12,10 +10,7 @@ _UNINSTALLED: Final = "0.1.0"
 
 def version() -> str:
     """Return the installed version of Mien, that of this source where it runs without having been installed."""
-    try:
-        return installed_version("mien")
-    except PackageNotFoundError:
-        return _UNINSTALLED
+    return _installed() or _UNINSTALLED
 
 
 @functools.cache
@@ -24,7 +19,13 @@ def software(program: str) -> str:
 
     It is looked up once: reading what is installed takes milliseconds, and servers tell every caller.
     """
+    return " ".join(filter(None, (program, _installed())))
+
+
+def _installed() -> str:
+    from importlib import metadata  # loads the parser of e-mail; most commands tell nobody their version
+
     try:
-        return f"{program} {installed_version('mien')}"
-    except PackageNotFoundError:
-        return program
+        return metadata.version("mien")
+    except metadata.PackageNotFoundError:
+        return ""

@@ -1,8 +1,10 @@
-"""Which task a word on the command line means."""
+"""Which task a word on the command line means, and what asking the coordinator loads."""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -48,3 +50,11 @@ def test_several_that_go_on_are_named() -> None:
 def test_none() -> None:
     with pytest.raises(NotFoundError, match="no task fits 'day'"):
         found("day", ("aa", "night", "running"))
+
+
+@pytest.mark.parametrize("asks", ["operator.client", "operator.registrar_client"])
+def test_asking_a_server_loads_nothing_that_computes_or_stores(asks: str) -> None:
+    heavy = "{'numpy', 'torch', 'onnxruntime', 'cv2', 'sqlalchemy', 'alembic', 'fsspec', 'OpenSSL', 'structlog'}"
+    code = f"import sys, coordinator.commands.cli, coordinator.{asks}; print(*{heavy} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

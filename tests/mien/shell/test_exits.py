@@ -151,3 +151,10 @@ def test_all_four_programs_end_so(name: str) -> None:
         assert ended("--help", program=f"{PROGRAMS[name]}; main()", stdout=gone) == (EXIT_READER_GONE, "", "")
     broken = f"import sys; sys.modules['rich'] = None; {PROGRAMS[name]}; main()"
     assert ended("--help", program=broken)[0] == EXIT_FAULT
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_no_program_looks_for_plugins_of_others(name: str) -> None:
+    refused = "import importlib.metadata; importlib.metadata.entry_points = lambda **_: sys.exit('looked')"
+    code, _, err = ended("--help", program=f"import sys; {refused}; {PROGRAMS[name]}; main()")
+    assert (code, err) == (0, "")
