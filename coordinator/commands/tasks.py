@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.live import Live
@@ -35,6 +35,28 @@ _MAX_TASK_BYTES = 256 * 1024
 _VALIDATE = 1
 _OVER = (8, 9)
 _TASK_OVER = ("done", "cancelled", "failed")
+
+PRESETS: Final[Mapping[str, Mapping[str, Mapping[str, float]]]] = {
+    "phones": {
+        "cohort": {"over_selection": 1.2},
+        "deadlines": {
+            "selecting_s": 3600.0,
+            "selecting_soft_s": 120.0,
+            "training_s": 300.0,
+            "training_soft_s": 120.0,
+            "keys_s": 15.0,
+            "shares_s": 15.0,
+            "upload_s": 90.0,
+            "upload_soft_s": 30.0,
+            "consistency_s": 15.0,
+            "unmask_s": 15.0,
+        },
+    },
+}
+"""Values that a task's file may take by a name, wherever it says nothing of its own.
+
+`phones`: from the choice of the phones on, rounds end within the ten minutes that Android gives a job at night.
+"""
 
 
 @app.command()
@@ -74,7 +96,7 @@ def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:
     """
     if not path.is_file():
         raise NotFoundError(f"there is no file {path}; name the task's TOML file")
-    values = read_toml(path, _MAX_TASK_BYTES, what=str(path))
+    values = _over_preset(read_toml(path, _MAX_TASK_BYTES, what=str(path)))
     from mien.methods import METHODS
     from mien.rounds.plan import with_median
     from mien.specs import TaskSpec
@@ -86,6 +108,20 @@ def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:
     from_mapping(method.options, task.options, where="options.")
     says_groups = not {"groups", "group_mean"}.isdisjoint(values.get("privacy", {}))
     return with_median(task, method) if in_groups and not says_groups else task
+
+
+def _over_preset(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a file's values over those of the preset that it names, if any; raises ConfigError for an unknown one."""
+    own = dict(values)
+    name = own.pop("preset", None)
+    if name is None:
+        return own
+    if not isinstance(name, str) or name not in PRESETS:
+        raise ConfigError(f"preset is {name!r}; known presets: {', '.join(sorted(PRESETS))}")
+    for table, preset in PRESETS[name].items():
+        said = own.get(table, {})
+        own[table] = {**preset, **said} if isinstance(said, Mapping) else said
+    return own
 
 
 @app.command("list")

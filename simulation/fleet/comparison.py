@@ -55,6 +55,7 @@ ROWS: Final = (
     Row("work wasted", lambda s: s.wasted_share, "{:.1%}"),
     *(Row(f"lost: {fate}", lost_by(fate), "{:.1%}", has_ratio=False) for fate in Fate if fate is not Fate.COUNTED),
     Row("phones ever chosen", lambda s: s.chosen_share, "{:.1%}"),
+    Row("phones ever counted", lambda s: s.counted_share, "{:.1%}"),
     Row("Gini of contributions", lambda s: s.gini, "{:.3f}"),
     Row("received per contribution (MB)", lambda s: s.received_bytes / 1e6, "{:,.2f}"),
     Row("sent per contribution (MB)", lambda s: s.sent_bytes / 1e6, "{:,.2f}"),

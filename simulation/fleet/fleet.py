@@ -5,7 +5,8 @@ in, and holds the call as long as the coordinator does; told to come back, it do
 is there again. Chosen, it trains: while it is in use it pauses, and goes on if the round still waits for it. After that
 it does its part of each stage while it has a network, and goes on with one when it has it again. When a round is over
 for it, it checks in again at once. A phone whose program is stopped without a word comes back when it is there the next
-time: it trains anew or uploads again where the round still waits, and leaves a private sum, whose keys are gone.
+time: it trains anew or uploads again where the round still waits, and leaves a private sum, whose keys are gone. One
+whose system stops the app leaves the round at once and says so, but for what it has trained and not begun to send.
 """
 
 from __future__ import annotations
@@ -40,13 +41,16 @@ from simulation.fleet.desk import TASK_ID, Change, Desk, DeskCohort
 from simulation.fleet.phones import Phones
 from simulation.fleet.profile import CoordinatorSettings
 from simulation.fleet.records import Attempt, Fate, History, PhoneCounts
-from simulation.fleet.windows import DAY_S, HOUR_S, Coming
+from simulation.fleet.windows import DAY_S, HOUR_S, Coming, End
 
 LOOK_EVERY_S: Final = 15.0
 """Pause between a training phone's questions whether its round still waits (`device_sdk.rounds.watch`)."""
 
 FAILED_PAUSE_S: Final = 60.0
 """Pause of a phone after it left a round by an error (`device_sdk.rounds.participate`)."""
+
+_FATES: Final = {End.IN_USE: Fate.IN_USE, End.OFFLINE: Fate.OFFLINE, End.STOPPED: Fate.STOPPED}
+"""Why a phone pauses that is no longer there, by how its time ended."""
 
 
 @dataclass
@@ -102,7 +106,7 @@ class Fleet:
         num = len(phones.tier_of)
         self._coming, self._agenda = Coming(phones.presence, until_s), Agenda()
         self._there_until_s = np.full(num, -math.inf)
-        self._ends_offline = np.zeros(num, np.bool_)
+        self._ends_by = np.zeros(num, np.int8)
         # The fleet was there before its clock began: its phones are told times already, and do not come all at once.
         self._due_s = rng.random(num) * min(num / settings.check_ins_per_s, DAY_S)
         self._counts, self._begun = PhoneCounts.of(num), np.zeros(num, np.int32)
@@ -147,12 +151,12 @@ class Fleet:
 
     # A phone that is there
 
-    def _comes(self, phone: int, until_s: float, ends_offline: bool) -> None:
+    def _comes(self, phone: int, until_s: float, ends_by: End) -> None:
         """A phone is idle, charging and on its network, until a time."""
         was_until_s = float(self._there_until_s[phone])
         if until_s <= was_until_s:
             return
-        self._there_until_s[phone], self._ends_offline[phone] = until_s, ends_offline
+        self._there_until_s[phone], self._ends_by[phone] = until_s, ends_by
         job = self._jobs.get(phone)
         if job is not None:
             self._goes_on(phone, job)
@@ -164,7 +168,9 @@ class Fleet:
         if job.pause is None:
             return
         why, job.pause = job.pause, None
-        if why is not Fate.FAILED:
+        if why is Fate.STOPPED and job.stage is not Stage.KEYS and self._task.privacy.is_masked:
+            self._gives_up(phone, job, self.now, Fate.STOPPED)  # the keys that it had spoken of are gone
+        elif why is not Fate.FAILED:
             is_training = job.stage is Stage.TRAINING
             self._work(phone, job, job.remaining_s if is_training else self._phones.stage_s(phone, job.stage))
         elif job.stage is Stage.TRAINING:
@@ -172,7 +178,7 @@ class Fleet:
         elif not self._task.privacy.is_masked:
             self._work(phone, job, self._phones.stage_s(phone, job.stage))
         else:
-            self._gives_up(phone, job, self.now)
+            self._gives_up(phone, job, self.now, Fate.FAILED)
 
     def _check_in_later(self, phone: int, at_s: float) -> None:
         self._due_s[phone] = at_s
@@ -303,11 +309,14 @@ class Fleet:
         if self._there_until_s[phone] > self.now:  # a later span went on where this one ended
             self._agenda.put(float(self._there_until_s[phone]), self._is_taken, phone, token)
             return
-        is_offline = bool(self._ends_offline[phone])
-        if job.stage is not Stage.TRAINING and not is_offline:
+        ends_by = self._ends_by[phone]
+        if job.stage is not Stage.TRAINING and ends_by == End.IN_USE:
             return  # what is left are short answers, and it has a network
         self._stops(job)
-        job.pause = Fate.OFFLINE if is_offline else Fate.IN_USE
+        if ends_by == End.STOPPED and (job.stage is Stage.TRAINING or self._task.privacy.is_masked):
+            self._gives_up(phone, job, self.now, Fate.STOPPED)
+        else:
+            job.pause = _FATES[End(ends_by)]
 
     def _fails(self, phone: int, token: int) -> None:
         job = self._job(phone, token)
@@ -316,13 +325,13 @@ class Fleet:
         self._stops(job)
         job.fails_after_s = math.inf
         if job.tells:
-            self._gives_up(phone, job, self.now + FAILED_PAUSE_S)
+            self._gives_up(phone, job, self.now + FAILED_PAUSE_S, Fate.FAILED)
         else:
             job.pause = Fate.FAILED
 
-    def _gives_up(self, phone: int, job: _Job, back_s: float) -> None:
-        """A phone that failed leaves its round and says so."""
-        self._finish(phone, Fate.FAILED, back_s)
+    def _gives_up(self, phone: int, job: _Job, back_s: float, why: Fate) -> None:
+        """A phone that failed, or was stopped, leaves its round and says so."""
+        self._finish(phone, why, back_s)
         if job.cohort.is_newest(job.round_id):
             self._desk.hear(job.cohort, Left(self._phones.name(phone), ""), self.now)
             self._watch(job.cohort)
@@ -409,8 +418,8 @@ class Fleet:
             job.stage = stage
             if job.pause is not None:
                 continue
-            if self._there_until_s[phone] <= self.now and self._ends_offline[phone]:
-                job.pause = Fate.OFFLINE
+            if self._there_until_s[phone] <= self.now and self._ends_by[phone] != End.IN_USE:
+                job.pause = _FATES[End(self._ends_by[phone])]
                 continue
             job.attempt.received_bytes += self._phones.cost.stages[stage].received
             self._work(phone, job, self._phones.stage_s(phone, stage))

@@ -78,7 +78,10 @@ class Spread(_Table):
 
 @dataclass(frozen=True)
 class Availability(_Table):
-    """Times when phones are idle, on a charger and on an unmetered network: at night, and now and then in the day."""
+    """Times when phones are idle, on a charger and on an unmetered network: at night, and now and then in the day.
+
+    With `job_minutes` above 0 the app works in that time for so long only, from start to start `job_every_minutes`.
+    """
 
     table = "availability"
     night_share: Share
@@ -91,6 +94,9 @@ class Availability(_Table):
     day_from_h: Hours
     day_to_h: Hours
     offline_share: Share
+    job_minutes: Annotated[float, within(0, 1440)]
+    job_every_minutes: Annotated[float, within(1, 1440)]
+    restricted_share: Share
     zones_h: tuple[float, ...]
 
     def __post_init__(self) -> None:

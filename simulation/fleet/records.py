@@ -16,7 +16,8 @@ class Fate(StrEnum):
     """End of a phone's part in an attempt.
 
     SPARE: it was not needed, for enough others had trained. IN_USE: it was taken into use. OFFLINE: it lost its
-    network. ABORTED: the attempt ended without a model, through no fault of the phone.
+    network. STOPPED: its system stopped the app. ABORTED: the attempt ended without a model, through no fault of the
+    phone.
     """
 
     COUNTED = "counted"
@@ -24,6 +25,7 @@ class Fate(StrEnum):
     SLOW = "slow"
     IN_USE = "in use"
     OFFLINE = "offline"
+    STOPPED = "stopped"
     FAILED = "failed"
     NEVER_CAME = "never came"
     ABORTED = "aborted"

@@ -29,9 +29,10 @@ class Summary:
     """Figures of a policy's effect on a fleet.
 
     `round_s` are median and 90th percentile of the time from the choice of a cohort to its model, `gathering_s` is the
-    median of the time before. `lost` are shares of the phones that were chosen, by `Fate`; `wasted_share` is the share
-    of phones' time at work whose result was not counted. `gini` is that of contributions over phones: 0 where all
-    contribute alike. Bytes are per counted contribution, and of the whole fleet a day.
+    median of the time before. `chosen_share` and `counted_share` are of all phones. `lost` are shares of the phones
+    that were chosen, by `Fate`; `wasted_share` is the share of phones' time at work whose result was not counted.
+    `gini` is that of contributions over phones: 0 where all contribute alike. Bytes are per counted contribution, and
+    of the whole fleet a day.
     """
 
     task: str
@@ -48,6 +49,7 @@ class Summary:
     wasted_share: float
     counted_mean: float
     chosen_share: float
+    counted_share: float
     gini: float
     tiers: tuple[TierShare, ...]
     received_bytes: float
@@ -90,6 +92,7 @@ def summarise(history: History, phones: Phones) -> Summary:
         wasted_share=sum(each.wasted_s for each in attempts) / worked_s if worked_s else 0.0,
         counted_mean=fates[Fate.COUNTED] / len(closed) if closed else 0.0,
         chosen_share=float(np.mean(history.phones.chosen > 0)),
+        counted_share=float(np.mean(history.phones.counted > 0)),
         gini=gini(history.phones.counted),
         tiers=_tiers(history, phones),
         received_bytes=received / counted,

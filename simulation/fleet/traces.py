@@ -169,7 +169,7 @@ class TracePresence:
         phones = (self._clients[spans] + nth * self._num_clients).astype(np.int32)
         ends = starts + (self._ends_s - self._starts_s)[spans]
         rng = np.random.default_rng([self._seed, 7, day + 1_000_000])
-        return Spans(phones, starts, ends, rng.random(len(phones)) < self._offline_share)
+        return Spans(phones, starts, ends, (rng.random(len(phones)) < self._offline_share).astype(np.int8))
 
     def _check_number(self, spans_a_day: float) -> None:
         if spans_a_day > MOST_SPANS_A_DAY:

@@ -1,4 +1,5 @@
-"""Times when phones are there: spans in which one is idle, charging and on an unmetered network, day by day.
+"""Times when phones are there: spans in which one is idle, charging and on an unmetered network, day by day, or the
+parts of these in which its system lets the app work.
 
 Spans are drawn for all phones of a day at once, in arrays, and only shortly before they are due: what a week of a
 million phones takes is the memory of two days.
@@ -7,6 +8,7 @@ million phones takes is the memory of two days.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final, Protocol, Self
 
 import numpy as np
@@ -22,14 +24,22 @@ EARLY_S: Final = DAY_S
 _FIRST_DAY: Final = -2
 
 
+class End(IntEnum):
+    """How a span ends: the phone is only in use, off its network, or its system stops the app."""
+
+    IN_USE = 0
+    OFFLINE = 1
+    STOPPED = 2
+
+
 @dataclass(frozen=True)
 class Spans:
-    """Spans of time in the order of their starts; at the end of one a phone is off its network, or only in use."""
+    """Spans of time in the order of their starts, and how each ends (`End`)."""
 
     phones: NDArray[np.int32]
     starts_s: NDArray[np.float64]
     ends_s: NDArray[np.float64]
-    ends_offline: NDArray[np.bool_]
+    ends_by: NDArray[np.int8]
 
     def __len__(self) -> int:
         return len(self.phones)
@@ -37,11 +47,11 @@ class Spans:
     @classmethod
     def empty(cls) -> Self:
         """Return no spans."""
-        return cls(np.zeros(0, np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.bool_))
+        return cls(np.zeros(0, np.int32), np.zeros(0), np.zeros(0), np.zeros(0, np.int8))
 
     def part(self, index: NDArray[np.intp] | NDArray[np.bool_] | slice) -> Spans:
         """Return some of the spans."""
-        return Spans(self.phones[index], self.starts_s[index], self.ends_s[index], self.ends_offline[index])
+        return Spans(self.phones[index], self.starts_s[index], self.ends_s[index], self.ends_by[index])
 
     def merged(self, other: Spans) -> Spans:
         """Return these and other spans, in order; equal starts stay in the order of the two."""
@@ -49,7 +59,7 @@ class Spans:
             np.concatenate([self.phones, other.phones]),
             np.concatenate([self.starts_s, other.starts_s]),
             np.concatenate([self.ends_s, other.ends_s]),
-            np.concatenate([self.ends_offline, other.ends_offline]),
+            np.concatenate([self.ends_by, other.ends_by]),
         )
         return both.part(np.argsort(both.starts_s, kind="stable"))
 
@@ -68,6 +78,7 @@ class Diurnal:
     def __init__(self, availability: Availability, battery: Battery, num_phones: int, seed: int) -> None:
         self._spec, self._battery, self._num, self._seed = availability, battery, num_phones, seed
         zones = np.random.default_rng([seed, 1]).integers(len(availability.zones_h), size=num_phones, dtype=np.int8)
+        self._is_restricted = np.random.default_rng([seed, 8]).random(num_phones) < availability.restricted_share
         self._zones_s = np.array(availability.zones_h)[zones].astype(np.float32) * np.float32(HOUR_S)
 
     def day(self, day: int) -> Spans:
@@ -85,8 +96,28 @@ class Diurnal:
         level = rng.normal(self._battery.start_level, self._battery.start_level_sd, len(phones))
         missing = np.maximum(self._battery.least_level - np.clip(level, 0, 1), 0)
         starts = starts + missing * self._battery.full_hours * HOUR_S
-        spans = Spans(phones, starts, ends, rng.random(len(phones)) < spec.offline_share)
-        return spans.part(ends > starts)
+        spans = Spans(phones, starts, ends, (rng.random(len(phones)) < spec.offline_share).astype(np.int8))
+        spans = spans.part(ends > starts)
+        return self._jobs(spans, rng) if spec.job_minutes else spans
+
+    def _jobs(self, spans: Spans, rng: np.random.Generator) -> Spans:
+        """Return the parts of spans in which the system lets the app work, each phone's from a minute of its own on.
+
+        A phone whose app is restricted has the first part of the day alone.
+        """
+        every_s, lasts_s = 60 * self._spec.job_every_minutes, 60 * self._spec.job_minutes
+        first_s = spans.starts_s + every_s * rng.random(len(spans))
+        times = np.maximum(np.ceil((spans.ends_s - first_s) / every_s), 0).astype(np.int64)
+        each = np.repeat(np.arange(len(spans)), times)
+        nth = np.arange(len(each)) - (np.cumsum(times) - times)[each]
+        starts_s = first_s[each] + nth * every_s
+        stops_s, leaves_s = starts_s + lasts_s, spans.ends_s[each]
+        ends_by = np.where(stops_s < leaves_s, np.int8(End.STOPPED), spans.ends_by[each])
+        jobs = Spans(spans.phones[each], starts_s, np.minimum(stops_s, leaves_s), ends_by)
+        jobs = jobs.part(np.argsort(starts_s, kind="stable"))
+        is_first = np.zeros(len(jobs), np.bool_)
+        is_first[np.unique(jobs.phones, return_index=True)[1]] = True
+        return jobs.part(is_first | ~self._is_restricted[jobs.phones])
 
 
 class Coming:
@@ -103,11 +134,11 @@ class Coming:
             self._draw()
         return float(self._spans.starts_s[self._at]) if self._at < len(self._spans) else np.inf
 
-    def take(self) -> tuple[int, float, bool]:
-        """Return the phone of the next span, its end, and whether it is offline then."""
+    def take(self) -> tuple[int, float, End]:
+        """Return the phone of the next span, its end, and how it ends."""
         at, spans = self._at, self._spans
         self._at, self._taken_s = at + 1, float(spans.starts_s[at])
-        return int(spans.phones[at]), float(spans.ends_s[at]), bool(spans.ends_offline[at])
+        return int(spans.phones[at]), float(spans.ends_s[at]), End(int(spans.ends_by[at]))
 
     def _is_behind(self) -> bool:
         """Return whether a day that is not drawn yet may hold the next span."""
@@ -119,7 +150,7 @@ class Coming:
     def _draw(self) -> None:
         drawn = self._presence.day(self._next_day)
         starts = np.maximum(drawn.starts_s, self._taken_s)  # also where a far zone's spans begin earlier than `EARLY_S`
-        drawn = Spans(drawn.phones, starts, drawn.ends_s, drawn.ends_offline).part(drawn.ends_s > starts)
+        drawn = Spans(drawn.phones, starts, drawn.ends_s, drawn.ends_by).part(drawn.ends_s > starts)
         drawn = drawn.part(np.argsort(drawn.starts_s, kind="stable"))
         self._spans, self._at = self._spans.part(slice(self._at, None)).merged(drawn), 0
         self._next_day += 1

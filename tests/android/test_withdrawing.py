@@ -110,20 +110,38 @@ def test_nothing_is_sent_of_an_agreement_that_ended(
         assert [person["id"] for person in status["people"]] == [2 if then is replaced else 1]
 
 
-def test_a_phone_that_may_not_go_on_stops_between_stages_and_goes_on_when_it_may(
-    story: Story, others: list[JvmDevice], tmp_path: Path
+def counted(story: Story, task_id: str) -> list[int]:
+    """Return how many phones' updates are in each model that a task made, once it is over."""
+    reports = story.fleet.outcome(task_id, limit_s=300.0)
+    return [report.num_reports for report in reports if report.model_id]
+
+
+@pytest.mark.parametrize("at", ["training", "trained", "reported", "keys"])
+def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
+    story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
+    """What was trained is sent later; a training that was cut short, and keys that lived in memory, are over."""
     crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=51))
     with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
         enrolled(phone, story, POPULATION, crops)
-        task_id = round_for_four(story, "metered")
+        task_id = round_for_four(story, f"stopped-{at}")
         told = [pool.submit(take_part, other) for other in others]
-        outcome = take_part(phone, at="reported", unmet_then=["unmetered"])
-        assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "unmetered")
-        assert outcome["words"][-1] == "reported", "no word of keys"
-        assert phone.do("status")["pending"] == "round 1"
-        again = take_part(phone)
-        assert (again["kind"], again["num_reports"]) == ("COUNTED", 4)
-        assert again["words"][0] == "resumed"
+        outcome = take_part(phone, at=at, unmet_then=["unmetered"])
+        assert outcome["words"][-1] == at, "nothing was said after it"
+        if at in ("trained", "reported"):
+            assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "unmetered")
+            assert phone.do("status")["pending"] == "round 1"
+            again = take_part(phone)
+            assert again["words"][0] == "resumed"
+        else:
+            assert (outcome["kind"], outcome["code"]) == ("NOT_COUNTED", "late")
+            assert phone.do("status")["pending"] == ""
+        if at == "keys":  # of four none may be lost once keys are out: the round is tried again, and it takes part
+            assert {each.result()["kind"] for each in told} == {"NOT_COUNTED"}
+            told = [pool.submit(take_part, other) for other in others]
+            again = take_part(phone)
         assert {each.result()["kind"] for each in told} == {"COUNTED"}
-        assert num_sent(story, task_id) == 4
+        if at != "training":
+            assert (again["kind"], again["num_reports"]) == ("COUNTED", 4)
+        assert counted(story, task_id) == [3 if at == "training" else 4]
+        assert phone.do("participate", min_cohort=3, max_sums_per_model=9, unmet=[])["kind"] == "WAIT"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from rich.console import Console
 
-from coordinator.commands.tasks import _event, _say_task, _View, check_is_not_over, gathering, left_to_do, not_chosen
+from coordinator.commands.tasks import (
+    _event,
+    _say_task,
+    _View,
+    check_is_not_over,
+    gathering,
+    left_to_do,
+    not_chosen,
+    read_task,
+)
 from mien.errors import ConfigError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
@@ -232,3 +242,21 @@ def test_a_task_whose_cohorts_add_up_tells_how_many_people_and_phones_are_in_its
         report.metrics["people_in_total"], report.metrics["phones_in_total"] = 1.5 * phones, phones
         view.take(operator_pb2.TaskEvent(task=task, round=report))
     assert view._title() == "sums: running, 2/9 rounds, 304 people on 203 phones in all cohorts"
+
+
+def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) -> None:
+    file = tmp_path / "night.toml"
+    text = 'name = "night"\npreset = "{}"\n[cohort]\nsize = 30\n[deadlines]\nkeys_s = 40\n'
+    file.write_text(text.format("phones"))
+    task = read_task(file)
+    assert (task.cohort.size, task.cohort.over_selection, task.deadlines.keys_s) == (30, 1.2, 40.0)
+    file.write_text(text.format("phones").replace("keys_s = 40", ""))
+    deadlines = read_task(file).deadlines
+    after_the_choice = ("training_s", "keys_s", "shares_s", "upload_s", "consistency_s", "unmask_s")
+    assert sum(getattr(deadlines, name) for name in after_the_choice) < 600, "it ends within one job of Android's"
+    file.write_text(text.format("fones"))
+    with pytest.raises(ConfigError, match="preset is 'fones'; known presets: phones"):
+        read_task(file)
+    file.write_text('name = "night"\npreset = "phones"\ndeadlines = 3\n')
+    with pytest.raises(ConfigError, match="deadlines"):
+        read_task(file)

@@ -36,6 +36,7 @@ from mien.specs import TaskSpec
 from simulation.fleet.fleet import FAILED_PAUSE_S
 from simulation.fleet.phones import Outlook
 from simulation.fleet.profile import CoordinatorSettings
+from simulation.fleet.windows import End
 from simulation.testing import LAYOUT, SPEC, THETA, contribution, layout_of
 from tests.mien.secagg.cohort import verify
 from tests.simulation.fleet.scripted import LATENCY_S, Script
@@ -152,7 +153,7 @@ class RealPhone:
     def end_of_span(self) -> tuple[float, bool]:
         """Return the end of the span that is now, or that was the last, and whether it ends offline."""
         begun = [span for span in self.script.spans if span.start_s <= self.loop.now]
-        return begun[-1].end_s, begun[-1].ends_offline
+        return begun[-1].end_s, begun[-1].ends_by is End.OFFLINE
 
     def next_start(self) -> float:
         """Return when the phone is there the next time; never, after its last span."""

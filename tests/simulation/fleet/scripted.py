@@ -13,7 +13,7 @@ from mien.secagg.planner import StageBytes
 from mien.specs import TaskSpec
 from simulation.fleet.costs import RoundCost
 from simulation.fleet.phones import Outlook
-from simulation.fleet.windows import DAY_S, Presence, Spans
+from simulation.fleet.windows import DAY_S, End, Presence, Spans
 
 LATENCY_S = 0.125
 STEP = StageBytes(1000, 500)
@@ -25,7 +25,7 @@ class Span:
 
     start_s: float
     end_s: float
-    ends_offline: bool = False
+    ends_by: End = End.IN_USE
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class ScriptedPhones:
             np.array([i for i, _ in found], np.int32),
             np.array([span.start_s for _, span in found], np.float64),
             np.array([span.end_s for _, span in found], np.float64),
-            np.array([span.ends_offline for _, span in found], np.bool_),
+            np.array([span.ends_by for _, span in found], np.int8),
         )
 
     def name(self, phone: int) -> str:

@@ -16,6 +16,7 @@ from simulation.fleet.phones import DrawnPhones, Outlook
 from simulation.fleet.profile import CoordinatorSettings, Profile, read_profile
 from simulation.fleet.records import Fate, History
 from simulation.fleet.summary import gini, summarise, time_to
+from simulation.fleet.windows import End
 from tests.simulation.fleet.scripted import LATENCY_S, Script, ScriptedPhones, Span
 
 SETTINGS = CoordinatorSettings(20.0, 5.0, 50.0, 5, 0.0, 0.0)
@@ -35,7 +36,11 @@ def phone(
     training_s: float, start_s: float = 1.0, end_s: float = 5000.0, *, offline: bool = False, **more: float
 ) -> Script:
     """Return a phone that is there once, with answers that take 5 s."""
-    return Script((Span(start_s, end_s, offline),), (Outlook(training_s),), more.get("stage_s", 5.0))
+    return Script(
+        (Span(start_s, end_s, End.OFFLINE if offline else End.IN_USE),),
+        (Outlook(training_s),),
+        more.get("stage_s", 5.0),
+    )
 
 
 def run(task: TaskSpec, *scripts: Script, settings: CoordinatorSettings = SETTINGS, until_s: float = 5000.0) -> History:
@@ -100,6 +105,27 @@ def test_a_phone_that_loses_its_network_keeps_a_stage_until_its_deadline() -> No
     (attempt,) = run(task, *scripts).attempts
     assert attempt.fates == {Fate.COUNTED: 2, Fate.OFFLINE: 1}
     assert dict(attempt.stages)[Stage.CLOSING if Stage.CLOSING in dict(attempt.stages) else Stage.CLOSED] == 21 + 30
+
+
+def test_a_phone_whose_system_stops_the_app_leaves_at_once_but_for_what_it_trained() -> None:
+    """Stopped at 16 in training, it says so, and the others do not wait; trained at 11 it sends on its next start."""
+    task = replace(PLAIN, cohort=CohortSpec(3, 2))
+    stopped = Script((Span(1, 16, End.STOPPED),), (Outlook(50.0),), 5.0)
+    (attempt,) = run(task, phone(10), phone(20), stopped).attempts
+    assert attempt.fates == {Fate.COUNTED: 2, Fate.STOPPED: 1}
+    assert dict(attempt.stages)[Stage.UPLOAD] == 21
+    trained = Script((Span(1, 16, End.STOPPED), Span(25, 5000)), (Outlook(10.0),), 5.0)
+    (attempt,) = run(replace(PLAIN, cohort=CohortSpec(2, 2)), trained, phone(20)).attempts
+    assert attempt.fates == {Fate.COUNTED: 2}
+    assert dict(attempt.stages)[Stage.CLOSED] == 30, "it uploads from 25 to 30"
+
+
+def test_keys_that_were_spoken_of_are_gone_with_the_app() -> None:
+    """All have trained by 20, keys take 5 s and shares 5 more, in the midst of which one is stopped, at 27."""
+    stopped = Script((Span(1, 27, End.STOPPED), Span(28, 5000)), (Outlook(10.0),), 5.0)
+    (attempt, *_) = run(MASKED, *(phone(10 + i) for i in range(4)), stopped, phone(20), until_s=300.0).attempts
+    assert attempt.fates[Fate.STOPPED] == 1
+    assert not attempt.is_closed, "of five none may be lost"
 
 
 @pytest.mark.parametrize("tells", [True, False])
@@ -211,6 +237,7 @@ def test_contributions_are_told_by_tier_and_how_evenly_phones_share_them() -> No
     assert summary.gini == pytest.approx(1 / 3)
     assert [(tier.of_phones, tier.of_contributions) for tier in summary.tiers] == [(1.0, 1.0)]
     assert summary.chosen_share == 1.0
+    assert summary.counted_share == pytest.approx(2 / 3)
     assert time_to(history, 1) == 26
     assert time_to(history, 3) is None
 

@@ -17,7 +17,7 @@ from simulation.faces.models import Model
 from simulation.fleet.costs import round_cost
 from simulation.fleet.phones import DrawnPhones, draw_capacity
 from simulation.fleet.profile import default_text, parse_profile, read_profile
-from simulation.fleet.windows import DAY_S, HOUR_S, Coming, Diurnal
+from simulation.fleet.windows import DAY_S, HOUR_S, Coming, Diurnal, End
 from tests.tiny import tiny_cnn
 
 TASK = TaskSpec("t", method="fedavg", local=LocalSpec(steps=10, batch_size=8))
@@ -85,6 +85,18 @@ def test_four_times_as_many_phones_are_there_at_night_as_by_day() -> None:
     shares = there("", range(24, 48))
     assert 3.0 < max(shares) / min(shares) < 5.5
     assert np.argmax(shares) in (0, 1, 2, 3, 4)
+
+
+def test_a_system_that_gives_ten_minutes_an_hour_lets_a_sixth_be_there() -> None:
+    hours = range(24, 30)
+    limited = there("[availability]\njob_minutes = 10\njob_every_minutes = 60\n", hours)
+    ratios = np.array(limited) / np.array(there("", hours))
+    np.testing.assert_allclose(ratios, 1 / 6, atol=0.04)
+    profile = parse_profile("[availability]\njob_minutes = 10\njob_every_minutes = 60\nrestricted_share = 1\n")
+    spans = Diurnal(profile.availability, profile.battery, 500, 3).day(0)
+    assert len(np.unique(spans.phones)) == len(spans), "one start a day"
+    assert (spans.ends_s - spans.starts_s).max() <= 600 + 1e-6
+    assert set(spans.ends_by) == {End.IN_USE, End.OFFLINE, End.STOPPED}
 
 
 def test_local_time_moves_the_night() -> None:

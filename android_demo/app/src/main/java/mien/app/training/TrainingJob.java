@@ -18,6 +18,8 @@ public final class TrainingJob extends JobService {
     /** Of the job that runs once, at the time that the coordinator named. */
     static final int NEXT_ID = 2;
     private static final long EVERY_MS = 60 * 60_000;
+    /** The shortest pause between two starts. */
+    private static final long SOON_MS = 60_000;
 
     /** Plans training, or takes it off the plan; a plan outlives restarts of the phone. */
     public static void plan(Context context, boolean wanted) {
@@ -31,12 +33,13 @@ public final class TrainingJob extends JobService {
     }
 
     /**
-     * Plans one start at the time that the coordinator named, where that comes before the next hourly one is sure to: rounds
-     * begin when it says, and Android moves a period's start within the period.
+     * Plans one start at the time that the coordinator named, or soon where that is past, where it comes before the next
+     * hourly one is sure to: rounds begin when the coordinator says, Android moves a period's start within the period, and
+     * whoever was stopped after its ten minutes goes on where it was while the round still waits.
      */
     static void planNext(Context context, long atUnixMs, long nowUnixMs) {
-        long waitMs = atUnixMs - nowUnixMs;
-        if (isPlanned(context) && waitMs > 0 && waitMs < 2 * EVERY_MS) {
+        long waitMs = Math.max(SOON_MS, atUnixMs - nowUnixMs);
+        if (isPlanned(context) && waitMs < 2 * EVERY_MS) {
             context.getSystemService(JobScheduler.class)
                     .schedule(job(context, NEXT_ID).setMinimumLatency(waitMs).build());
         }
@@ -77,7 +80,9 @@ public final class TrainingJob extends JobService {
 
     @Override
     public boolean onStopJob(JobParameters parameters) {
-        Phone.of(this).training.stop();
+        Phone phone = Phone.of(this);
+        phone.training.stop();
+        planNext(this, phone.choices.nextTryMs(), System.currentTimeMillis()); // now, for the process may not live long
         return false;
     }
 }
