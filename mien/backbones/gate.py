@@ -11,7 +11,7 @@ them is g, the probability that it is of the adapter's population, by a linear d
 
 Each expert has its level t: the cosine that one pair of strangers in so many reaches. The last coordinate lifts the
 cosines of the one whose level is lower, c -> (1 - s) c + s, until both have the higher level: one threshold then means
-about the same false match rate for both (in one draw of three they were five times apart: decision record 0061), and
+about the same false match rate for both (in single draws they were up to four times apart: decision record 0061), and
 the order of scores within a population stays as it is.
 
 Suffixes of tensors: B batch, D features of the recogniser.
