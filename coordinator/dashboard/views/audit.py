@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import sqlalchemy as sa
 
 from coordinator.dashboard.chain import ChainState
-from coordinator.dashboard.views.common import listed, task_names
+from coordinator.dashboard.views.common import entry_page, listed, task_names
 from coordinator.dashboard.words import detail_words, subject_words, who
 from coordinator.store.tables import AUDIT
 from mien.format import count, moment
@@ -120,14 +120,7 @@ def _table(entries: Sequence[Entry], names: Mapping[str, str]) -> Table:
 
 def _subject(entry: Entry, names: Mapping[str, str]) -> Cell:
     """Return an entry's subject, which leads to its page where it has one."""
-    parts, href = entry.subject.split("/"), ""
-    if entry.action.startswith(("round.", "ledger.")) and len(parts) == 3:
-        href = f"/tasks/{parts[0]}/rounds/{parts[1]}/{parts[2]}"
-    elif entry.action.startswith("task."):
-        href = f"/tasks/{entry.subject}"
-    elif entry.action.startswith(("model.", "gates.", "rollout.")):
-        href = f"/models/{entry.subject}"
-    return Cell(subject_words(entry, names), href=href)
+    return Cell(subject_words(entry, names), href=entry_page(entry))
 
 
 def _sign_ins(entries: Sequence[Entry]) -> Section:

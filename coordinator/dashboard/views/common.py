@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from coordinator.dashboard.words import short
 from coordinator.store.releases import all_candidates, history_of
 from coordinator.store.tables import CANDIDATES, EVALUATIONS, MODELS, RELEASES, TASKS
+from mien.log.audit import Entry
 from mien.protocol.canonical import parse_json
 from mien.protocol.ids import ModelId
 from mien.protocol.rounds import BlobId
@@ -62,6 +63,18 @@ def task_link(names: Mapping[str, str], task_id: str, round_number: int) -> Cell
 def attempt_page(row: Row) -> str:
     """Return the address of an attempt's page."""
     return f"/tasks/{row.task_id}/rounds/{row.round}/{row.attempt}"
+
+
+def entry_page(entry: Entry) -> str:
+    """Return the address of the page of what an entry of the audit log is about; nothing where there is none."""
+    parts = entry.subject.split("/")
+    if entry.action.startswith(("round.", "ledger.")) and len(parts) == 3:
+        return f"/tasks/{parts[0]}/rounds/{parts[1]}/{parts[2]}"
+    if entry.action.startswith("task."):
+        return f"/tasks/{entry.subject}"
+    if entry.action.startswith(("model.", "gates.", "rollout.")):
+        return f"/models/{entry.subject}"
+    return ""
 
 
 def offered_models(db: sa.Connection) -> list[Row]:

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import listed
+from coordinator.dashboard.views.hours import DAY_MS, HOUR_MS, NUM_HOURS, by_hour, first_hour, hour_names, hour_of
 from coordinator.dashboard.words import ago
 from coordinator.store.tables import DEVICES
 from mien.format import count
-from mien.shell.pages import Bars, Cell, Empty, Figure, Table, charts, columns
-
-HOUR_MS = 3_600_000
-DAY_MS = 24 * HOUR_MS
-_HOURS = 24
+from mien.shell.pages import Cell, Empty, Figure, Table, columns
 
 
 @dataclass(frozen=True)
@@ -73,13 +69,12 @@ def read(db: sa.Connection, now_ms: int) -> Fleet:
         .order_by(DEVICES.c.population)
     )
     populations = tuple(Population(*row) for row in rows)
-    first = now_ms // HOUR_MS - _HOURS + 1
-    hour = seen.op("/")(sa.literal_column(str(HOUR_MS)))  # whole numbers: both databases drop the rest
+    first, hour = first_hour(now_ms), hour_of(seen)
     counted = sa.select(hour, sa.func.count()).where(seen >= first * HOUR_MS).group_by(hour)
     hours = Counter({int(at): number for at, number in db.execute(counted)})
     kinds = sa.select(DEVICES.c.software, sa.func.count()).group_by(DEVICES.c.software)
     software = sorted(db.execute(kinds).all(), key=lambda row: (-row[1], row[0]))[:10]
-    by_hour = tuple(hours[first + index] for index in range(_HOURS))
+    by_hour = tuple(hours[first + index] for index in range(NUM_HOURS))
     return Fleet(populations, by_hour, tuple((str(name), int(number)) for name, number in software), now_ms)
 
 
@@ -103,20 +98,11 @@ def population_table(fleet: Fleet) -> Table | Empty:
 
 def hours_figure(fleet: Fleet) -> Figure:
     """Return how many phones were last seen in each of the last 24 hours."""
-    first = fleet.now_ms // HOUR_MS - _HOURS + 1
-    names = [f"{datetime.fromtimestamp((first + n) * 3600, UTC):%H}" for n in range(_HOURS)]
-    values = tuple(map(float, fleet.by_hour))
-    labels = tuple(name if index % 4 == 3 else "" for index, name in enumerate(names))
-    chart = Bars(labels, (("", values),), charts.linear(values, zero=True), "phones")
-    rows = tuple((f"{name}:00", count(number)) for name, number in zip(names, fleet.by_hour, strict=True))
-    return Figure(
-        "hours",
-        "When phones were last seen",
-        (chart,),
-        "Each phone counts once, in the hour of its newest call (UTC).",
-        _peak(names, fleet.by_hour),
-        Table("hours-table", "By hour", "Phones by the hour in which they were last seen",
-              columns("Hour (UTC)", "#Phones"), rows),
+    return by_hour(
+        "hours", "When phones were last seen", {"": fleet.by_hour}, "phones", fleet.now_ms,
+        caption="Each phone counts once, in the hour of its newest call (UTC).",
+        told=_peak(hour_names(fleet.now_ms), fleet.by_hour),
+        heads={"": "Phones"},
     )  # fmt: skip
 
 

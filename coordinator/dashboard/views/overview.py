@@ -8,8 +8,9 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.situation import Situation
 from coordinator.dashboard.views import fleet as fleets
+from coordinator.dashboard.views import hours
 from coordinator.dashboard.views.alerts import alerts
-from coordinator.dashboard.views.common import Row, attempt_page, listed, model_link, task_names
+from coordinator.dashboard.views.common import Row, attempt_page, entry_page, listed, model_link, task_names
 from coordinator.dashboard.views.rollouts import replica_table
 from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
@@ -34,6 +35,7 @@ def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Pa
         _tiles(db, fleet, situation),
         _running(db),
         Columns("fleet", "Fleet", (fleets.population_table(fleet), fleets.hours_figure(fleet))),
+        Columns("day", "The last 24 hours", tuple(hours.figures(db, situation.now_ms))),
         *replica_table(db, situation.now_ms),
         _latest(db, situation.now_ms),
     ]
@@ -50,7 +52,7 @@ def _lede(fleet: fleets.Fleet, num_alerts: int) -> str:
 def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tiles:
     states = sa.select(TASKS.c.state, sa.func.count()).group_by(TASKS.c.state)
     by_state = {str(state): int(number) for state, number in db.execute(states)}
-    day = situation.now_ms - fleets.DAY_MS
+    day = situation.now_ms - hours.DAY_MS
     ended = sa.select(ROUNDS.c.stage, sa.func.count()).where(ROUNDS.c.ended_ms > day).group_by(ROUNDS.c.stage)
     rounds = {str(stage): int(number) for stage, number in db.execute(ended)}
     history = history_of(db)
@@ -115,7 +117,10 @@ def _task_row(db: sa.Connection, task: Row) -> Cells:
 
 def _latest(db: sa.Connection, now_ms: int) -> Section:
     entries, names = latest_entries(db, _LATEST), task_names(db)
-    rows = [(Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), told(entry, names)) for entry in entries]
+    rows = [
+        (Cell(ago(entry.at_ms, now_ms), note=moment(entry.at_ms)), Cell(told(entry, names), href=entry_page(entry)))
+        for entry in entries
+    ]
     heads, caption = columns("When", "What"), "The newest noteworthy entries of the audit log"
     note, command = "All of it is in the audit log.", "mien-coordinator serve"
     return listed("latest", "What happened last", caption, heads, rows, "Nothing yet.", command, note=note)

@@ -194,7 +194,8 @@ def _course(
     places = sorted({int(at) for each in series for at, _ in each.points})
     if len(places) < 2:  # one point is no course
         return None
-    y = charts.linear([value for each in series for _, value in each.points], zero=bool(y_label))
+    values = [value for each in series for _, value in each.points]
+    y = charts.shares() if all(map(_is_share, kinds)) else charts.linear(values, zero=bool(y_label))
     chart = Chart(series, charts.whole_numbers(places[0], places[-1]), y, "round", y_label)
     heads = columns("Round", *(f"#{words[0].upper()}{words[1:]}" for words in kinds.values()))
     rows = tuple(
@@ -203,6 +204,11 @@ def _course(
     )
     table = Table(f"{anchor}-table", "By round", title, heads, rows)
     return Figure(anchor, title, (chart,), caption, told, table)
+
+
+def _is_share(metric: str) -> bool:
+    """Return whether a metric is a share of a whole by its name."""
+    return metric.startswith("share_")
 
 
 def metric_words(name: str) -> str:

@@ -227,6 +227,11 @@ def linear(
     return Axis(first * step, last * step, ticks)
 
 
+def shares() -> Axis:
+    """Return the axis of shares of a whole, 0 to 1, however little of it they take: half is half on every chart."""
+    return Axis(0.0, 1.0, tuple((quarter / 4, f"{quarter * 25}\u202f%") for quarter in range(5)))
+
+
 def whole_numbers(low: int, high: int, *, num_ticks: int = 5) -> Axis:
     """Return an axis over whole numbers such as rounds."""
     if high <= low:

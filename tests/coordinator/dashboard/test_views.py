@@ -14,14 +14,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from coordinator.dashboard.chain import ChainState, RoundLogState, look_on, look_on_rounds
 from coordinator.dashboard.reading import Reader
 from coordinator.dashboard.situation import Situation
-from coordinator.dashboard.views import audit, collapse, models, overview, privacy, round_log, rounds, tasks
+from coordinator.dashboard.views import audit, collapse, hours, models, overview, privacy, round_log, rounds, tasks
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
 from coordinator.dashboard.words import short
 from coordinator.store import round_log as store_log
 from coordinator.store.report import report
 from coordinator.store.store import Store
-from coordinator.store.tables import CANDIDATES, REPLICAS, ROLL_OUTS
+from coordinator.store.tables import CANDIDATES, PARTICIPANTS, REPLICAS, ROLL_OUTS, ROUNDS
 from mien.errors import NotFoundError, UnreachableError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
@@ -30,7 +30,7 @@ from mien.log.entries import certificate_entry
 from mien.rounds.records import CandidateRecord, CandidateState
 from mien.rounds.rollouts import spec_to_json
 from mien.shell.doctor import Finding
-from mien.shell.pages import Alerts, Cell, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
+from mien.shell.pages import Alerts, Cell, Chart, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")
@@ -436,3 +436,42 @@ def test_a_witness_that_did_not_cosign_and_entries_that_nobody_did_are_told(tmp_
 
 def _edit(store: Store, statement: str) -> None:
     store.privacy(lambda db: db.exec_driver_sql(statement))
+
+
+def test_the_last_24_hours_as_the_fleet_lived_them(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: overview.overview(db, situation(now_ms), fleets.read(db, now_ms)))
+    ended, phones, lost = (part(page, f"{what}-by-hour", Figure) for what in ("rounds", "phones", "errors"))
+    assert ended.table is not None
+    assert phones.table is not None
+    assert lost.table is not None
+    since = hours.first_hour(now_ms) * hours.HOUR_MS
+    counted = sa.select(ROUNDS.c.stage, sa.func.count(), sa.func.sum(ROUNDS.c.num_reports)).where(
+        ROUNDS.c.ended_ms >= since
+    )
+    rows = reader.ask(lambda db: db.execute(counted.group_by(ROUNDS.c.stage)).all())
+    known = {stage: (number, phones) for stage, number, phones in rows}
+    assert sum(map(int, texts(ended.table, "Closed"))) == known["closed"][0] > 0
+    assert sum(map(int, texts(ended.table, "Aborted"))) == known["aborted"][0] == 5
+    assert sum(int(number.replace("\u202f", "")) for number in texts(phones.table, "Phones")) == known["closed"][1]
+    assert {column.label for column in lost.table.columns} >= {"Hour (UTC)", "Late", "Unreachable"}
+    wanted = sa.select(sa.func.count()).where(PARTICIPANTS.c.error_code == "late", PARTICIPANTS.c.changed_ms >= since)
+    assert sum(map(int, texts(lost.table, "Late"))) == reader.ask(lambda db: db.scalar(wanted)) > 0
+
+
+def test_what_happened_last_leads_to_its_page(reader: Reader, now_ms: int) -> None:
+    page = reader.ask(lambda db: overview.overview(db, situation(now_ms), fleets.read(db, now_ms)))
+    table = part(page, "latest", Table)
+    index = [each.label for each in table.columns].index("What")
+    hrefs = [row[index].href for row in table.rows]
+    assert all(href.startswith(("/tasks/", "/models/")) for href in hrefs), hrefs
+
+
+def test_a_share_is_drawn_on_the_axis_of_all_shares() -> None:
+    rounds = [(number, {"share_clipped": 0.02 * number, "loss_after": 1.5}) for number in range(1, 4)]
+    drawn = [tasks._metric_figure([name], rounds) for name in ("share_clipped", "loss_after")]
+    share, loss = (figure.charts[0] for figure in drawn if figure is not None)
+    assert isinstance(share, Chart)
+    assert (share.y.low, share.y.high, [words for _, words in share.y.ticks][::2]) == (
+        0.0, 1.0, ["0\u202f%", "50\u202f%", "100\u202f%"],
+    )  # fmt: skip
+    assert loss.y.high > 1.0
