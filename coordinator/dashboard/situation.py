@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final
@@ -14,7 +15,7 @@ from coordinator.dashboard.reading import Reader
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
-from coordinator.operator.readiness import ask_readiness
+from coordinator.operator.readiness import ask_readiness, ask_waiting
 from coordinator.service.revocations import check_lists
 from mien.errors import ConfigError, CorruptDataError, MienError, UnreachableError
 from mien.shell.clock import Clock
@@ -35,6 +36,8 @@ class Situation:
     chain: ChainState
     num_revoked: int | None
     revocations_words: str
+    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    """How many phones wait for a round of a task, by its name and population, where the coordinator tells."""
 
     @property
     def revoked_words(self) -> str:
@@ -72,7 +75,7 @@ class Surveyor:
             look("dashboard's certificate", self._own_certificate),
             look("disk", self._home.free_space),
         )
-        return Situation(self._clock.now_ms(), checks, chain, revoked, words)
+        return Situation(self._clock.now_ms(), checks, chain, revoked, words, self._waiting())
 
     def _database(self) -> str:
         return f"schema {self._reader.check_schema()}, opened for reading only"
@@ -95,6 +98,14 @@ class Surveyor:
         if status != HTTPStatus.OK:
             raise UnreachableError("the coordinator is not ready; mien-coordinator doctor says why")
         return f"ready, says port {config.metrics_port}"
+
+    def _waiting(self) -> Mapping[tuple[str, str], int]:
+        if self._config.metrics_port == 0:
+            return {}
+        try:
+            return ask_waiting(self._config.metrics_host, self._config.metrics_port)
+        except MienError:
+            return {}  # the check of monitoring says why
 
     def _revocation_age(self) -> str:
         age_s = self._clock.now() - self._confirmed_at()

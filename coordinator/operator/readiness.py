@@ -1,22 +1,43 @@
-"""Asking a running coordinator whether it takes phones, over the port that monitoring uses."""
+"""Asking a running coordinator whether it takes phones and which wait for it, over the port that monitoring uses."""
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from http.client import HTTPConnection
 from typing import Final
 
 from mien.errors import UnreachableError
 
 _PROBE_S: Final = 5.0
-_MAX_ANSWER_BYTES: Final = 64 * 1024
+_MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 
 
 def ask_readiness(host: str, port: int) -> tuple[int, bytes]:
     """Return status and body of the readiness probe; one that listens everywhere is asked here."""
+    return _ask(host, port, "/readyz")
+
+
+def ask_waiting(host: str, port: int) -> dict[tuple[str, str], int]:
+    """Return how many phones wait for a round of each task that gathers some, by the task's name and population."""
+    from prometheus_client.parser import text_string_to_metric_families
+
+    status, body = _ask(host, port, "/metrics")
+    if status != HTTPStatus.OK:
+        raise UnreachableError(f"the coordinator at {host}:{port} tells no metrics now; try again")
+    families = text_string_to_metric_families(body.decode(errors="replace"))
+    samples = [each for family in families if family.name == "mien_round_devices" for each in family.samples]
+    return {
+        (each.labels["task"], each.labels["population"]): int(each.value)
+        for each in samples
+        if each.labels["step"] == "waiting"
+    }
+
+
+def _ask(host: str, port: int, path: str) -> tuple[int, bytes]:
     here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - asked, not bound
     connection = HTTPConnection(here, port, timeout=_PROBE_S)
     try:
-        connection.request("GET", "/readyz")
+        connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read(_MAX_ANSWER_BYTES)
     except OSError as error:

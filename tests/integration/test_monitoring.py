@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import urllib.error
@@ -15,9 +16,17 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from coordinator.commands.doctor import CoordinatorChecks
+from coordinator.dashboard.chain import ChainState
+from coordinator.dashboard.reading import Reader
+from coordinator.dashboard.situation import Surveyor
+from coordinator.dashboard.views import fleet as fleets
+from coordinator.dashboard.views.overview import overview
 from mien.errors import MienError, NotFoundError, RateLimitedError, UnreachableError
 from mien.protocol.v1 import rounds_pb2
+from mien.shell.clock import Clock
 from mien.shell.doctor import Finding
+from mien.shell.pages import Table
+from mien.specs import CohortSpec
 from simulation.testing import FakeDevice, FakeFleet, contribution, free_port, tiny_task
 from tests.helpers import ROOT, raised, run
 
@@ -103,6 +112,37 @@ def test_a_round_can_be_followed_in_the_metrics(fleet: FakeFleet) -> None:
     assert value(after, "mien_store_seconds_count") > value(before, "mien_store_seconds_count")
     assert value(after, "mien_draining") == 0
     assert value(after, "process_resident_memory_bytes") > 1e7
+
+
+def test_the_dashboard_says_how_many_phones_a_round_waits_for(fleet: FakeFleet) -> None:
+    """As `task list` does: the count is the coordinator's, who is wanted and since when is in the database."""
+
+    async def story() -> str:
+        async with fleet.operator() as operator, fleet.devices("few", 2) as devices:
+            await fleet.release_tiny_model(operator)
+            await operator.submit(tiny_task("few", "few", cohort=CohortSpec(size=7, min_reports=7)), token="few")
+            asking = [asyncio.create_task(device.assignment()) for device in devices]
+            while (told := await asyncio.to_thread(shown)).find("gathering: 2 of ") < 0:
+                await asyncio.sleep(0.1)
+            for each in asking:
+                each.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+            (task,) = [each for each in await operator.tasks() if each.name == "few"]
+            await operator.cancel(task.task_id)
+            assert task.gathering_wanted
+            assert f"gathering: 2 of {task.gathering_wanted}" in told
+            return told
+
+    def shown() -> str:
+        resolved = fleet.home.resolve()
+        with contextlib.closing(Reader.open(fleet.home.database_url(resolved.config))) as reader:
+            situation = Surveyor(fleet.home, resolved.config, reader, None, Clock()).survey(ChainState())
+            page = reader.ask(lambda db: overview(db, situation, fleets.read(db, situation.now_ms)))
+        (table,) = [each for each in page.sections if each.anchor == "running"]
+        assert isinstance(table, Table)
+        return "; ".join(row[2].note for row in table.rows if row[0].text == "few")
+
+    assert run(story()).startswith("round 1, attempt 1; gathering: 2 of ")
 
 
 def test_one_device_cannot_hold_the_calls_of_others(fleet: FakeFleet) -> None:

@@ -16,11 +16,13 @@ from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
 from coordinator.store.releases import history_of
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
-from mien.format import count, moment, percent
+from mien.format import count, gathered, moment, percent
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
+from mien.protocol.rounds import Stage
 from mien.rounds.releases import in_force
 from mien.shell.pages import Alerts, Cell, Cells, Columns, Page, Section, Tile, Tiles, columns
+from mien.specs import TaskSpec
 
 _GOING_ON = ("running", "checking", "paused")
 _LATEST = 8
@@ -33,7 +35,7 @@ def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Pa
     sections: list[Section] = [
         Alerts("alerts", "Needs your attention", tuple(found), all_well),
         _tiles(db, fleet, situation),
-        _running(db),
+        _running(db, situation),
         Columns("fleet", "Fleet", (fleets.population_table(fleet), fleets.hours_figure(fleet))),
         Columns("day", "The last 24 hours", tuple(hours.figures(db, situation.now_ms))),
         *replica_table(db, situation.now_ms),
@@ -87,9 +89,9 @@ def _lately(fleet: fleets.Fleet) -> str:
     return f"{count(fleet.day)} called within a day{stay_out}"
 
 
-def _running(db: sa.Connection) -> Section:
+def _running(db: sa.Connection, situation: Situation) -> Section:
     wanted = sa.select(TASKS).where(TASKS.c.state.in_(_GOING_ON)).order_by(TASKS.c.created_ms.desc())
-    rows = [_task_row(db, task) for task in db.execute(wanted).all()]
+    rows = [_task_row(db, task, situation) for task in db.execute(wanted).all()]
     heads = columns("Task", "State", "Round", "Progress", "Model")
     caption = "Tasks that are running, checked by their gates, or paused"
     nothing = "No task is under way. A task is a TOML file that names a method and how many rounds."
@@ -97,7 +99,7 @@ def _running(db: sa.Connection) -> Section:
     return listed("running", "Tasks under way", caption, heads, rows, nothing, command)
 
 
-def _task_row(db: sa.Connection, task: Row) -> Cells:
+def _task_row(db: sa.Connection, task: Row, situation: Situation) -> Cells:
     spec = task_from_json(task.task_json)
     newest = sa.select(ROUNDS).where(ROUNDS.c.task_id == task.task_id).order_by(ROUNDS.c.id.desc()).limit(1)
     attempt = db.execute(newest).first()
@@ -105,6 +107,8 @@ def _task_row(db: sa.Connection, task: Row) -> Cells:
     if attempt is not None:
         stage = stage_badge(attempt.stage)
         place = f"round {attempt.round}, attempt {attempt.attempt}"
+        if attempt.stage == Stage.SELECTING:
+            place += f"; {_gathering(task, spec, attempt, situation)}"
         at = Cell(stage.text, attempt_page(attempt), stage.tone, note=place)
     return (
         Cell(task.name, href=f"/tasks/{task.task_id}", note=f"{spec.method}, population {task.population}"),
@@ -113,6 +117,14 @@ def _task_row(db: sa.Connection, task: Row) -> Cells:
         progress_cell(task.rounds_closed, spec.rounds),
         model_link(task.model_id),
     )
+
+
+def _gathering(task: Row, spec: TaskSpec, attempt: Row, situation: Situation) -> str:
+    """Return how many phones wait for a round to begin, of how many, since when; the number where it is known."""
+    wanted, there = spec.cohort.num_selected, situation.waiting.get((task.name, task.population))
+    if there is None:
+        return f"gathering {wanted} phones (with metrics_port it says how many are there)"
+    return f"gathering: {gathered(there, wanted, attempt.started_ms, situation.now_ms)}"
 
 
 def _latest(db: sa.Connection, now_ms: int) -> Section:
