@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
-import sys
+import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,13 +22,13 @@ from device_sdk.storage.home import Home
 from mien.errors import CorruptDataError
 from mien.protocol.canonical import model_to_json
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from tests import wheel
 from tests.device_sdk.synthetic import images_of
 from tests.helpers import ROOT
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet, small_model
 from tests.integration.test_operating import program
 
 COORDINATOR = "coordinator.commands.cli"
-SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mien", "coordinator", "device_sdk", "simulation")
 TASK = TaskSpec(
     "without-torch",
     method="fedavg",
@@ -46,36 +45,16 @@ TASK = TaskSpec(
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def uv(*arguments: str | Path, cwd: Path = ROOT) -> None:
-    """Run uv on what was downloaded for this environment; only where that is gone, with the network."""
-    tool = Path(sys.executable).with_name("uv")
-    for offline in (["--offline"], []):
-        command = [str(tool), *map(str, arguments), "--quiet", *offline]
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
-        if done.returncode == 0:
-            return
-    raise AssertionError(f"{' '.join(command)}: {done.stderr}")
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the source distribution: what that leaves out is missing here."""
+    return wheel.distributions(tmp_path_factory.mktemp("built"))[1]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The interpreter of a new environment with the wheel and exactly what `deploy/requirements-device.lock` lists."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    source.mkdir()
-    for name in SOURCES:
-        if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(ROOT / name, source / name)
-    uv("build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", folder / "out", cwd=source)
-    (wheel,) = (folder / "out").glob("mien-*.whl")
-    python = folder / "environment" / "bin" / "python"
-    uv("venv", "--python", sys.executable, folder / "environment")
-    lock = ROOT / "deploy" / "requirements-device.lock"
-    uv("pip", "sync", "--python", python, "--require-hashes", lock)
-    uv("pip", "install", "--python", python, "--no-deps", wheel)
-    return python
+    return wheel.environment(tmp_path_factory.mktemp("wheel") / "environment", built)
 
 
 class Program:
@@ -99,6 +78,31 @@ class Program:
             timeout=600,
             check=False,
         )
+
+
+def test_the_wheel_holds_every_file_of_the_packages(built: Path) -> None:
+    packages = ("mien", "coordinator", "device_sdk", "simulation")
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for package in packages
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    with zipfile.ZipFile(built) as archive:
+        held = {name for name in archive.namelist() if name.startswith(tuple(f"{package}/" for package in packages))}
+    assert held == here
+
+
+def test_the_program_starts(installed: Path) -> None:
+    command = [installed.with_name("mien-device"), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_two_pictures_are_compared_in_an_empty_environment(installed: Path, tmp_path: Path) -> None:
+    one, other = images_of(IDENTITIES[0])[:2]
+    paired = Program(installed, tmp_path / "phone")("verify-pair", one, other, "--threshold", "0.2")
+    assert (paired.returncode, json.loads(paired.stdout)["decision"]) == (0, "match"), paired.stderr
 
 
 def test_the_environment_has_no_torch(installed: Path) -> None:
