@@ -115,8 +115,11 @@ final class Keys {
             byte[] s = Arrays.copyOfRange(der, 6 + first, 6 + first + der[5 + first]);
             return new BigInteger[] {new BigInteger(r), new BigInteger(s)};
         } catch (IndexOutOfBoundsException | IllegalArgumentException error) {
+            // Not KEY_STORE, for which a round waits: asked again, such a key store would keep it for ever.
             throw new MienException(
-                    ErrorCode.KEY_STORE, "the key store returned a damaged signature; wipe it and join again", error);
+                    ErrorCode.OTHER,
+                    "the key store returned a signature that is none; this phone leaves the round, restart it before the next",
+                    error);
         }
     }
 
