@@ -37,8 +37,9 @@ class Holding:
 class Partition:
     """Each client's people to train on, their images for tests, and who is public or for tests.
 
-    `probes` are further images of a client's own identities (personalised evaluation). `shared` names the identities
-    that several clients may hold. Raises ConfigError for any other overlap, for an empty client and for no client.
+    `probes` are further images of a client's own identities (personalised evaluation). `validators` are people by whom
+    federated validation judges candidates. `shared` names the identities that several clients may hold. Raises
+    ConfigError for any other overlap, for an empty client and for no client.
     """
 
     clients: Mapping[str, tuple[Holding, ...]] = field(repr=False)
@@ -46,6 +47,7 @@ class Partition:
     public: tuple[Holding, ...] = field(default=(), repr=False)
     test: tuple[Holding, ...] = field(default=(), repr=False)
     shared: frozenset[str] = field(default=frozenset(), repr=False)
+    validators: tuple[Holding, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         if not self.clients or any(not any(h.images for h in held) for held in self.clients.values()):
@@ -83,6 +85,7 @@ class Partition:
             "public_images": sum(len(h.images) for h in self.public),
             "test_identities": len(self.test),
             "test_images": sum(len(h.images) for h in self.test),
+            **({"validator_identities": len(self.validators)} if self.validators else {}),
         }
 
     def _check_identities(self) -> None:
@@ -90,6 +93,7 @@ class Partition:
             "clients": {h.identity for held in self.clients.values() for h in held},
             "public people": {h.identity for h in self.public},
             "test people": {h.identity for h in self.test},
+            "validators": {h.identity for h in self.validators},
         }
         names = list(groups)
         for i, one in enumerate(names):
@@ -102,7 +106,7 @@ class Partition:
 
     def _check_images(self) -> None:
         places: dict[str, list[tuple[int, ...]]] = {}
-        for held in (*self.clients.values(), *self.probes.values(), self.public, self.test):
+        for held in (*self.clients.values(), *self.probes.values(), self.public, self.test, self.validators):
             for holding in held:
                 places.setdefault(holding.identity, []).append(holding.images)
         for identity, parts in places.items():
@@ -117,12 +121,12 @@ class Partition:
 class PartitionSpec:
     """Division of faces, as an experiment's TOML says it.
 
-    `public` and `test` people are drawn first. `scheme` divides `identities` of the others (0: all of them) among
-    `clients`: one each, equally many each, numbers drawn from a log-normal distribution of deviation `sigma`, or each
-    domain among its own clients (`domain_clients`: domain -> how many; others are left out). `train_images` (0: all)
-    of each identity are trained on, the next `probe_images` are kept for personalised tests; identities of fewer than
-    `min_images` are left out. `shared` is the share of identities that a second client also holds, half of their
-    images each. `seed` draws all of it.
+    `public` and `test` people, and `validators`, are drawn first. `scheme` divides `identities` of the others (0: all
+    of them) among `clients`: one each, equally many each, numbers drawn from a log-normal distribution of deviation
+    `sigma`, or each domain among its own clients (`domain_clients`: domain -> how many; others are left out).
+    `train_images` (0: all) of each identity are trained on, the next `probe_images` are kept for personalised tests;
+    identities of fewer than `min_images` are left out. `shared` is the share of identities that a second client also
+    holds, half of their images each. `seed` draws all of it.
     """
 
     scheme: Literal["one_identity", "equal", "log_normal", "by_domain"] = "one_identity"
@@ -137,8 +141,11 @@ class PartitionSpec:
     test: int = 0
     shared: float = 0.0
     seed: int = 0
+    validators: int | None = None
 
     def __post_init__(self) -> None:
+        if self.validators is not None and self.validators < 0:
+            raise ConfigError(f"partition.validators is {self.validators}; it must not be negative")
         for name in ("identities", "train_images", "probe_images", "public", "test", "seed"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"partition.{name} is {getattr(self, name)}; it must not be negative")
@@ -174,12 +181,13 @@ def build(
     """
     usable = {name: number for name, number in counts.items() if number >= spec.min_images}
     _check_enough(spec, len(usable))
+    judges = spec.validators or 0
     if not spec.public or all(map(is_labelled, usable)):
-        public, test, rest = draw(usable, (spec.public, spec.test, -1), spec.seed)
+        public, test, judged, rest = draw(usable, (spec.public, spec.test, judges, -1), spec.seed)
     else:
         (public,) = draw({name: usable[name] for name in usable if is_labelled(name)}, (spec.public,), spec.seed)
         others = {name: usable[name] for name in usable.keys() - set(public)}
-        test, rest = draw(others, (spec.test, -1), spec.seed)
+        test, judged, rest = draw(others, (spec.test, judges, -1), spec.seed)
     if spec.scheme == "by_domain":
         clients = by_domain(rest, spec.domain_clients, domain_of, spec.seed)
     else:
@@ -195,6 +203,7 @@ def build(
         tuple(Holding(name, everything[name]) for name in public),
         tuple(Holding(name, everything[name]) for name in test),
         frozenset(shared),
+        tuple(Holding(name, everything[name]) for name in judged),
     )
 
 
@@ -319,12 +328,13 @@ def _check_enough(spec: PartitionSpec, num_usable: int) -> None:
     name, wanted = "clients", sum(spec.domain_clients.values()) or spec.clients
     if spec.scheme != "by_domain" and spec.identities:
         name, wanted = "identities", spec.identities
-    left = num_usable - spec.test - spec.public
+    left = num_usable - spec.test - spec.public - (spec.validators or 0)
     if left < wanted:
+        judges = f", {spec.validators} to validators" if spec.validators else ""
         raise EmptyFolderError(
             f"{num_usable} people have at least {spec.min_images} images; {spec.test} go to tests and {spec.public} to "
-            f"public, so that {max(left, 0)} are left; {wanted} {name} were asked for; lower partition.{name}, .test, "
-            ".public or .min_images, or give more faces"
+            f"public{judges}, so that {max(left, 0)} are left; {wanted} {name} were asked for; lower partition.{name}, "
+            ".test, .public or .min_images, or give more faces"
         )
 
 

@@ -34,11 +34,11 @@ from mien.backbones.small import TRAINED, build_small_network
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops, TrainingJob
-from mien.methods.proxies import class_means, head_objective, random_classes
+from mien.methods.base import Crops
 from mien.models.known_models import FACE_INPUTS
 from mien.shell.lock import held
 from mien.specs import LocalSpec, ModelSpec
+from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
@@ -126,7 +126,7 @@ class Workbench:
     def trained_centrally(
         self,
         names: Sequence[str],
-        head: str,
+        head: Literal["softmax", "cosface", "arcface"],
         local: LocalSpec,
         seed: int,
         *,
@@ -138,13 +138,9 @@ class Workbench:
 
         `start` is where class vectors begin; what is compared with it begins in the same way.
         """
-        crops, labels = self.labelled(names)
-        if start == "random":
-            w_KD = random_classes(len(names), self.dim, seed, at_length_1=head != "softmax")
-        else:
-            w_KD = class_means(self.runtime.embed(self.theta, crops), labels, len(names))
-        objective = head_objective(head, w_KD, labels, scale=scale, margin=margin)
-        return self.runtime.train(TrainingJob(self.theta, self.part, crops, objective, local, seed)).theta
+        head_of_all = Head(head, scale, margin, start)
+        trainer = Trainer(self.runtime, self.part, head_of_all, local, seed)
+        return trainer.supervised(self.theta, Faces(*self.labelled(names)))
 
 
 def error_rates(scores: Comparisons, targets: Mapping[str, float]) -> dict[str, float]:

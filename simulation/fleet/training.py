@@ -88,6 +88,8 @@ class Trainer:
         from simulation.runs.spec import make_plan
 
         self.spec: RunSpec = load(path)
+        if not self.spec.is_federated or self.spec.central is not None:
+            raise ConfigError("a fleet's phones train by its tasks; leave system and [central] out of the experiment")
         self._root = root
         self._plan = make_plan(self.spec, lambda source: counts_of(source, root))
         self.clients: tuple[str, ...] = tuple(sorted(self._plan.partition.clients))

@@ -53,12 +53,17 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     if warnings := _warnings(records):
         sections.append(Prose("warnings", "Trained nothing", warnings, is_notice=True))
     if records:
-        sections += _rounds(records, result, spec["task"]["method"])
+        sections += _rounds(records, result, _trains_by(spec))
     if result is not None:
-        sections += [*_shown(result), *_privacy(result)]
+        sections += [*_personal(result), *_shown(result), *_privacy(result)]
     sections.append(_facts(spec, result))
-    lede = spec.get("about") or f"{spec['task']['method']}, {spec['task']['rounds']} rounds."
+    lede = spec.get("about") or f"{_trains_by(spec)}, {spec['task']['rounds']} rounds."
     return render(Report(spec["name"], lede, tuple(sections)))
+
+
+def _trains_by(spec: Mapping[str, Any]) -> str:
+    system = spec.get("system", "federated")
+    return str(spec["task"]["method"] if system == "federated" else system)
 
 
 def worse_notice(sentences: Sequence[str]) -> list[Section]:
@@ -76,6 +81,7 @@ def _warnings(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 def _headlines(result: Mapping[str, Any]) -> Tiles:
     before, after = result["before"], result["after"]
     gap = after["eer"] - before["eer"]
+    between = f", {percent(result['pretrained']['eer'])} after pre-training" if "pretrained" in result else ""
     return Tiles(
         "headlines",
         "",
@@ -84,7 +90,7 @@ def _headlines(result: Mapping[str, Any]) -> Tiles:
                 "Equal error rate, test people",
                 percent(after["eer"]),
                 f"95 % over identities: {percent(after['eer_low'])} to {percent(after['eer_high'])}; "
-                f"{percent(before['eer'])} before training, {points(gap)}",
+                f"{percent(before['eer'])} before training{between}, {points(gap)}",
                 "plain" if gap == 0 else "good" if gap < 0 else "bad",
             ),
             Tile("Test people", count(result["test_people"]), f"{count(after['num_mated'])} mated comparisons"),
@@ -179,6 +185,34 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
     return sections
 
 
+def _personal(result: Mapping[str, Any]) -> list[Section]:
+    """Return how well clients' own models tell clients' people apart; nothing where nobody asked."""
+    found = result.get("personal")
+    if not found:
+        return []
+    intro = (
+        f"Means over {count(found['clients'])} clients, {count(found['own_models'])} of them with a model of their own "
+        f"({found['model']}), on images of all clients' people that nobody trained on."
+    )
+    items = tuple((_personal_name(name), percent(value)) for name, value in found["figures"].items())
+    return [Facts("personal", "Clients' own models", items, intro=intro)]
+
+
+def _personal_name(name: str) -> str:
+    kind, _, target = name.removesuffix("_min").partition("_")
+    worst = ", the worst client's" if name.endswith("_min") else ""
+    return f"{_PERSONAL[kind]}{f' {float(target) * 100:g} %' if target else ''}{worst}"
+
+
+_PERSONAL: Final[Mapping[str, str]] = {
+    "rank1": "1:N, rank 1",
+    "tar": "1:1, TAR at FMR",
+    "tpir": "1:N, TPIR at FPIR",
+    "tpr": "1:1, TPR at FPR of FedFR's code",
+    "pr": "1:N, PR at FAR of FedFR's code",
+}
+
+
 def _privacy(result: Mapping[str, Any]) -> list[Section]:
     """Return what the noise of the sums amounts to; nothing for sums without noise."""
     spent = result.get("privacy")
@@ -215,7 +249,7 @@ def _log(records: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
-    items = [("Method", spec["task"]["method"]), ("Model", _model(spec["model"])), ("Paper", spec.get("paper", ""))]
+    items = [("Method", _trains_by(spec)), ("Model", _model(spec["model"])), ("Paper", spec.get("paper", ""))]
     items.append(("Faces", ", ".join(source.get("path") or source["kind"] for source in spec["faces"])))
     if result is not None:
         items += [(name.replace("_", " ").capitalize(), count(n)) for name, n in result["partition"].items()]

@@ -85,10 +85,13 @@ def figures_of(evaluation: Mapping[str, Any]) -> dict[str, float]:
     if not evaluation:
         return {}
     figures: dict[str, float] = {}
-    for when in ("before", "after"):
-        measured = evaluation[when]
+    for when in ("before", "pretrained", "after"):
+        if (measured := evaluation.get(when)) is None:
+            continue
         figures |= {f"{when}.{name}": measured[name] for name in ("eer", "eer_low", "eer_high")}
         figures |= {f"{when}.tar_{p['target_fmr']:g}": p["tar"] for p in measured["points"] if "tar" in p}
+    own = evaluation.get("personal", {}).get("figures", {})
+    figures |= {f"personal.{name}": value for name, value in own.items()}
     figures |= {
         f"{name}_{unit}": value for unit in ("cpu_s", "wall_s") for name, value in evaluation["run"][unit].items()
     }

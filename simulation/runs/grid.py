@@ -59,7 +59,7 @@ def base_of(sweep: Experiment) -> RunSpec:
 
 def num_rounds_of(sweep: Experiment) -> int:
     """Return the rounds of all runs."""
-    return sum(row.spec.task.rounds for row in sweep.rows) * len(sweep.seeds)
+    return sum(row.spec.num_rounds for row in sweep.rows) * len(sweep.seeds)
 
 
 def load_sweep(path: Path, settings: Sequence[str] = (), num_seeds: int | None = None) -> Experiment:

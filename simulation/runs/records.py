@@ -2,7 +2,8 @@
 
 `experiment.json` says what was run; `records.jsonl` has a header (what ran on what, on which machine) and one line a
 round; `evaluation.json` and the trained model in `model/` come at the end, and until then there are `checkpoint.bin`
-with `checkpoint.key`. What clients keep to themselves (class embeddings) is in the checkpoint only, encrypted.
+with `checkpoint.key`. What clients keep to themselves (class embeddings) is in the checkpoint only, encrypted. A model
+that was pre-trained is in `pretrained/`.
 
 Every line is on disk before the run goes on. A process that is killed while it writes leaves at most one line without
 its end, which readers leave out and the next writer removes. Readers need a form, by which they tell records from those
@@ -18,6 +19,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -224,6 +226,8 @@ _EVALUATION: Final = {
     "failures": {"*": int},
     "before": _MEASURED,
     "after": _MEASURED,
+    "pretrained?": _MEASURED,
+    "personal?": {"model": str, "clients": int, "own_models": int, "figures": {"*": float}},
     "angles?": {"edges_deg?": [float], "counts?": [int], "classes?": int},
     "map?": {"kind?": str, "people?": [int], "points?": [[float]]},
     "privacy?": _PRIVACY,
@@ -395,6 +399,7 @@ class RunFolder:
         self.experiment = folder / "experiment.json"
         self.evaluation = folder / "evaluation.json"
         self.model = folder / "model"
+        self.pretrained = folder / "pretrained"
         self._checkpoint = folder / "checkpoint.bin"
         self._key = folder / "checkpoint.key"
 
@@ -402,6 +407,7 @@ class RunFolder:
         """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
         self.check_free()
         make_folder(self.folder)
+        shutil.rmtree(self.pretrained, ignore_errors=True)  # of a run that never came to a round, and may be another
         self.journal.begin(header)
         write_atomically(self.experiment, to_json(to_mapping(spec)))
 

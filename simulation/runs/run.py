@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -16,11 +17,11 @@ from numpy.typing import NDArray
 
 from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones import build_backbone, layout_of, theta_of
-from mien.errors import AlreadyExistsError, EmptyFolderError
+from mien.errors import AlreadyExistsError, ConfigError, EmptyFolderError
 from mien.evaluation import Comparisons, all_pairs
 from mien.layout import ParameterPart, Vector, model_id
 from mien.methods import find_method
-from mien.methods.base import Crops, Runtime
+from mien.methods.base import Crops, Runtime, ServerState, ValidationFaces
 from mien.records import to_mapping
 from mien.shell import provenance
 from mien.shell.files import make_folder, write_atomically
@@ -32,7 +33,9 @@ from simulation.engines.sums import EpsilonSpent, cohort_sum, epsilon_spent
 from simulation.faces.features import kept_features
 from simulation.faces.models import Model, read_model, sface_with_adapter, write_model
 from simulation.faces.sources import ClientFaces, Reader, counts_of, data_sha256, images_of_all
+from simulation.runs import central, personal
 from simulation.runs.measuring import MAP_PEOPLE, Measured, class_angles, eer_of, embedding_map, measured
+from simulation.runs.personal import measured_personally
 from simulation.runs.records import Header, RunFolder, only_writer, read_json, to_json
 from simulation.runs.spec import ModelSource, Plan, RunSpec, differences, dry_plan, make_plan
 
@@ -88,6 +91,7 @@ def _run(
     plan = make_plan(spec, lambda source: counts_of(source, root))
     model, task = model_of(spec.model, root), spec.task
     part, private = check_start(plan, model, on)
+    is_federated = spec.is_federated
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
@@ -103,22 +107,34 @@ def _run(
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     if private is not None:
         tell(str(private))
-    if caution := find_method(task.method).requirements(task).caution:
+    if is_federated and (caution := find_method(task.method).requirements(task).caution):
         tell(f"warning: {caution}")
     spent.note("before")
+    theta, between = _pretrained(run, plan, model, faces, runtime, part, tell)
+    spent.note("pretraining")
     # 3. Rounds, from the last finished one.
     warnings = list(dict.fromkeys(kept["warning"] for kept in run.records() if "warning" in kept))
-    state = state or find_method(task.method).server_start(task, part, model.theta)
+    state = state or (find_method(task.method).server_start(task, part, theta) if is_federated else ServerState(theta))
     in_worker = InWorker(trained_spec, model.layout, task, part, spec.sums, spec.precision)
     place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
-    with opened(spec.engine, _trainer(spec, runtime), task, part, in_worker, place, spec.sums) as choice:
-        tell(str(choice))
-        times, dim, first = [time.monotonic()], model.spec.input.dim, done + 1
-        for step in rounds(task, part, dim, state, cohort, choice.engine, first=first, sums=spec.sums):
+    with contextlib.ExitStack() as stack:
+        if is_federated:
+            trainer = _trainer(spec, runtime)
+            choice = stack.enter_context(opened(spec.engine, trainer, task, part, in_worker, place, spec.sums))
+            engine_name, reason = choice.engine.name, choice.reason
+            dim = model.spec.input.dim
+            steps = rounds(task, part, dim, state, cohort, choice.engine, first=done + 1, sums=spec.sums)
+            tell(str(choice))
+        else:
+            engine_name, reason = spec.trains_by, "everybody's faces are in one place"
+            steps = central.rounds(plan, faces.reader, runtime, part, state, cohort, first=done + 1)
+            tell(f"system {spec.system}: {reason}")
+        times = [time.monotonic()]
+        for step in steps if spec.num_rounds else ():
             state, cohort = step.state, step.cohort
             record = {
                 **_round_record(step.record, with_losses=private is None),
-                "engine": choice.engine.name,
+                "engine": engine_name,
                 **spent.note("rounds"),
             }
             if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
@@ -134,9 +150,14 @@ def _run(
     # 4. The model after training.
     after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
     shown: dict[str, Any] = {"warnings": warnings} if warnings else {}
+    if between is not None:
+        shown["pretrained"] = between
     shown |= {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
     if private is not None:
         shown["privacy"] = dataclasses.asdict(private)
+    if spec.personal is not None:
+        shown["personal"] = measured_personally(plan, state, cohort, part, OncePerRound(runtime), faces.reader)
+        tell(_personal_line(shown["personal"], spec))
     spent.note("after")
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
     if not (run.model / "model.json").exists():
@@ -144,8 +165,8 @@ def _run(
     found = _evaluation(plan, model, trained, before, after, faces)
     inner = sorted({name for record in run.records() for name in record.get("workers", ())})
     engine = {
-        "name": choice.engine.name,
-        "reason": choice.reason,
+        "name": engine_name,
+        "reason": reason,
         **({"workers": inner} if inner else {}),
         "device": on,
     }
@@ -167,14 +188,21 @@ def check_start(plan: Plan, model: Model, on: DeviceName) -> tuple[ParameterPart
     """
     spec, task, dim = plan.spec, plan.spec.task, model.spec.input.dim
     _check_tested(plan)
-    part, method = model.layout.part(task.trainable or model.spec.trainable or ("*",)), find_method(task.method)
-    check_runnable(task, len(plan.partition.clients), has_validators=False)
+    part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
+    personal.check(plan)
+    central.check(plan, model.spec.input.width * model.spec.input.height * 3)
+    trained = dataclasses.replace(model.spec, trainable=tuple(part.names))
+    if not spec.is_federated:
+        TorchRuntime(trained, model.layout, device=on, precision=spec.precision)
+        return part, None
+    method = find_method(task.method)
+    _check_validators(plan)
+    check_runnable(task, len(plan.partition.clients), has_validators=bool(plan.partition.validators))
     layout = method.contribution_layout(task, part, dim)
     private = epsilon_spent(task, layout)
     cohort_sum(task, layout, spec.sums, 1)
     method.server_start(task, part, model.theta)
     if spec.engine != "cluster":
-        trained = dataclasses.replace(model.spec, trainable=tuple(part.names))
         runtime = TorchRuntime(trained, model.layout, device=on, precision=spec.precision)
         choose(spec.engine, _trainer(spec, runtime), task, part, spec.sums)
     return part, private
@@ -193,8 +221,32 @@ def dry_run(spec: RunSpec, root: Path, *, on: DeviceName | None = None) -> dict[
         checked = replace(spec, task=replace(spec.task, trainable=()))
         plan = replace(plan, spec=checked, generated=(*plan.generated, spec.model.path))
     check_start(plan, model_of(source, root), on or device())
-    caution = find_method(spec.task.method).requirements(spec.task).caution
+    caution = find_method(spec.task.method).requirements(spec.task).caution if spec.is_federated else ""
     return {**plan.summary(), "warnings": [caution] if caution else []}
+
+
+def _pretrained(
+    run: RunFolder,
+    plan: Plan,
+    model: Model,
+    faces: Faces,
+    runtime: TorchRuntime,
+    part: ParameterPart,
+    tell: Callable[[str], None],
+) -> tuple[Vector, dict[str, Any] | None]:
+    """Return the parameters that rounds start from, and how good they are where a training came before all else.
+
+    A run that goes on finds them in its folder.
+    """
+    if plan.spec.central is None or plan.spec.central.pretrain is None:
+        return model.theta, None
+    if not (run.pretrained / "model.json").exists():
+        theta = central.pretrained(plan, faces.reader, runtime, part, model.theta)
+        write_model(Model(dataclasses.replace(model.spec, thresholds=()), model.layout, theta), run.pretrained)
+    theta = read_model(run.pretrained).theta
+    found = measured(comparisons(runtime, theta, faces), plan.spec.evaluation)
+    tell(f"after pre-training: EER {found.eer:.2%}")
+    return theta, {"model_id": model_id(model.layout.sha256, theta), **dataclasses.asdict(found)}
 
 
 class Spent:
@@ -260,7 +312,8 @@ def open_cohort(spec: RunSpec, root: Path) -> Cohort:
 
 def _cohort(plan: Plan, reader: Reader) -> Cohort:
     clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
-    needs_public = find_method(plan.spec.task.method).requirements(plan.spec.task).public_faces
+    task = plan.spec.task
+    needs_public = plan.spec.is_federated and find_method(task.method).requirements(task).public_faces
     public = PublicFaces(*reader.read(plan.partition.public)) if needs_public else None
     labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
     return Cohort(clients.crops, public=public, labels=labels)
@@ -272,7 +325,7 @@ def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
     reader = Reader(images_of_all(plan.spec.faces, root), model.input)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)
     test = plan.partition.test[:limit]
-    cohort = _cohort(plan, reader)
+    cohort = replace(_cohort(plan, reader), validators=_validators(plan, reader))
     crops, test_labels = reader.read(test)
     return Faces(cohort, crops, test_labels, len(test), reader)
 
@@ -282,11 +335,40 @@ def _check_tested(plan: Plan) -> None:
         raise EmptyFolderError("the experiment has no test people; set partition.test above 1")
 
 
+def _check_validators(plan: Plan) -> None:
+    """Raise ConfigError where the task needs validators and the partition has none, or the reverse."""
+    task, number = plan.spec.task, len(plan.partition.validators)
+    if not find_method(task.method).requirements(task).validators:
+        if number:
+            raise ConfigError(f"partition.validators is {number}, and nobody judges in this task; leave it out")
+        return
+    if task.validators is None:
+        raise ConfigError(
+            f"{task.method} lets validators judge: say how many in a table [task.validators], or turn it off"
+        )
+    if number < 4 * task.validators.size:
+        raise ConfigError(
+            f"partition.validators is {number}; each of the {task.validators.size} validators of task.validators.size "
+            "needs four people or more"
+        )
+
+
+def _validators(plan: Plan, reader: Reader) -> Mapping[str, ValidationFaces]:
+    """Return each validator's pairs: people are dealt in order of their domains, so that one has few domains."""
+    task, people = plan.spec.task, plan.partition.validators
+    stage = find_method(task.method).validation
+    if not (plan.spec.is_federated and people and stage and task.validators):
+        return {}
+    order = sorted(people, key=lambda each: (plan.domains[each.identity], each.identity))
+    groups = np.array_split(np.arange(len(order)), task.validators.size)
+    held = [tuple(order[i] for i in group) for group in groups]
+    return {f"validator-{number}": stage.faces(*reader.read(each)) for number, each in enumerate(held)}
+
+
 def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:
     """Return the labels of clients that know who is who; decoded when they are asked for."""
-    unlabelled = {source.domain for source in plan.spec.faces if not source.labelled}
     held = plan.partition.clients
-    return clients.labels_of([c for c, held_by in held.items() if plan.domains[held_by[0].identity] not in unlabelled])
+    return clients.labels_of([client for client, people in held.items() if plan.is_labelled(people[0].identity)])
 
 
 def _check_same(kept: RunSpec, wanted: RunSpec) -> None:
@@ -308,8 +390,8 @@ def _evaluation(
 ) -> dict[str, Any]:
     return {
         "experiment": plan.spec.name,
-        "method": plan.spec.task.method,
-        "rounds": plan.spec.task.rounds,
+        "method": plan.spec.trains_by,
+        "rounds": plan.spec.num_rounds,
         "protocol": "partition-test-all-pairs",
         "protocol_version": "1",
         "seed": plan.spec.partition.seed,
@@ -350,6 +432,18 @@ def seconds_left(times: Sequence[float], rounds_left: int) -> float | None:
 
 _PACE_ROUNDS: Final = 20
 """Rounds by whose mean time the others' is told."""
+
+
+def _personal_line(found: Mapping[str, Any], spec: RunSpec) -> str:
+    figures = found["figures"]
+    rates = ", ".join(
+        f"TAR at FMR {target * 100:g} % {figures[name]:.2%}"
+        for target in spec.evaluation.targets
+        if (name := f"tar_{target:g}") in figures
+    )
+    return (
+        f"clients' people, {found['model']} models: {rates or 'no TAR to be measured'}, rank 1 {figures['rank1']:.2%}"
+    )
 
 
 def _line(record: Mapping[str, Any], num_rounds: int, left_s: float | None) -> str:

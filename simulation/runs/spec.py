@@ -27,15 +27,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
 from mien.errors import ConfigError, EmptyFolderError, NotFoundError
 from mien.methods.base import Method
 from mien.methods.registry import METHODS, OUTSIDE_GROUP, enter, find_method
-from mien.records import from_mapping, parse_toml, to_mapping
-from mien.specs import TaskSpec
+from mien.records import check_limits, from_mapping, parse_toml, to_mapping, within
+from mien.specs import MAX_EPOCHS, LocalSpec, TaskSpec
+from simulation.centralised.systems import Head
 from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
 from simulation.faces.sources import FacesSource
 
@@ -43,6 +44,7 @@ MAX_TOML_BYTES: Final = 1 << 20
 MAX_DIM: Final = 8192
 MAX_REPLICATES: Final = 100_000
 MapKind = Literal["pca", "tsne", "none"]
+System = Literal["federated", "pretrained", "pooled", "dan", "dann"]
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,40 @@ _ENTERED: Final[dict[CodeSource, str]] = {}
 
 
 @dataclass(frozen=True)
+class CentralSpec(Head):
+    """Training in one place: its head, and `pretrain`, what it does before all else, on the people that `on` names.
+
+    These are the partition's public people, or those of clients whose faces are labelled (a source of domain
+    adaptation). `trade_off` is DAN's, `reversal` DANN's.
+    """
+
+    pretrain: LocalSpec | None = None
+    on: Literal["public", "labelled"] = "public"
+    trade_off: Annotated[float, within(0, 1e3)] = 1.0
+    reversal: Annotated[float, within(0, 1e3)] = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_limits(self, "central.")
+
+
+@dataclass(frozen=True)
+class PersonalSpec:
+    """Clients' own models, measured on the partition's probes of clients' people: 1:1 and 1:N.
+
+    `model` is the one that each client uses: the `global` one, or of a fedfr task Theta_l (`local`), [Theta_l, Pi_l]
+    (`branch`), or the global one after `epochs` of local training with CosFace (`fine_tune`), with distillation too
+    (`distil`). Source: FedFR, Tables 1 to 3.
+    """
+
+    model: Literal["global", "local", "branch", "fine_tune", "distil"] = "global"
+    epochs: Annotated[int, within(1, MAX_EPOCHS)] = 1
+
+    def __post_init__(self) -> None:
+        check_limits(self, "personal.")
+
+
+@dataclass(frozen=True)
 class EvaluationSpec:
     """Measurements of the model on the partition's test people: after every `every` rounds (0: at the end).
 
@@ -155,6 +191,11 @@ class RunSpec:
     theirs. It goes with methods that train on public faces. `engine` says how a round's clients are run, which changes
     no result, and `precision` in what a GPU multiplies. `sums` "ring" adds up as secure aggregation does, with the
     clips, rounding and noise of the task, which differential privacy needs. `code` is the file of one's own method.
+
+    `system` is what is trained: by default ("federated") the task's method, over clients. "pooled" takes the task's
+    rounds on all that clients hold in one place, with the labels that are true, "dan" and "dann" on labelled and
+    unlabelled people there; "pretrained" takes none. `central` is the training in one place. `personal` measures
+    clients' own models.
     """
 
     name: str
@@ -170,24 +211,82 @@ class RunSpec:
     task: TaskSpec = field(default_factory=lambda: TaskSpec(name="experiment"))
     evaluation: EvaluationSpec = field(default_factory=EvaluationSpec)
     code: CodeSource | None = None
+    system: System | None = None
+    central: CentralSpec | None = None
+    personal: PersonalSpec | None = None
 
     def __post_init__(self) -> None:
         if not self.faces:
             raise ConfigError("the experiment has no faces; add a table [[faces]]")
-        if self.task.method in METHODS or self.code is None:  # else these are the records of a run, to be read
+        self._check_central()
+        if self.personal is not None:
+            self._check_personal(self.personal)
+        if not self.is_federated:
+            pass  # of the task its rounds, its local training and its trained part count
+        elif self.task.method in METHODS or self.code is None:  # else these are the records of a run, to be read
             self._check_method(find_method(self.task.method))
         if self.code is not None and self.engine == "cluster":
             raise ConfigError(
                 "engine is 'cluster', whose machines do not have the file that task.method names; install the method "
                 f"there as a package with an entry point in {OUTSIDE_GROUP!r}, or choose another engine"
             )
-        if self.sums == "exact" and self.task.privacy.dp.is_on:
+        if self.is_federated and self.sums == "exact" and self.task.privacy.dp.is_on:
             raise ConfigError("task.privacy.dp asks for clips and noise, which exact sums leave out; set sums = 'ring'")
         if self.evaluation.map in ("pca", "tsne") and not self.has_nobody:
             raise ConfigError(
                 "evaluation.map draws embeddings, which a report shows of nobody's faces only; set faces.synthetic = "
                 "true where they are that, or leave map out"
             )
+
+    def _check_central(self) -> None:
+        """Raise ConfigError where something is asked of one place that only clients have, or the reverse."""
+        central = self.central or CentralSpec()
+        if central.pretrain is not None and central.on == "public" and self.partition.public < 2:
+            raise ConfigError("central.pretrain is on public people; set partition.public to 2 or more, or central.on")
+        if self.is_federated:
+            if self.central is not None and central.pretrain is None:
+                raise ConfigError(
+                    "[central] is for a system in one place, or for what comes before the rounds; set system, or "
+                    "central.pretrain"
+                )
+            return
+        asked = {"sums": "exact", "engine": "auto", "control": "none"}
+        for name, plain in asked.items():
+            if getattr(self, name) != plain:
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)!r}, which is about clients, and system {self.system} has none; "
+                    f"leave {name} out"
+                )
+        unlabelled = [source for source in self.faces if not source.labelled]
+        if self.system in ("dan", "dann") and len(unlabelled) in (0, len(self.faces)):
+            raise ConfigError(
+                f"system {self.system} draws unlabelled people to labelled ones; set faces.labelled to false for some "
+                "of several [[faces]]"
+            )
+
+    def _check_personal(self, personal: PersonalSpec) -> None:
+        if not self.partition.probe_images:
+            raise ConfigError("[personal] is measured on images that nobody trains on; set partition.probe_images")
+        if personal.model != "global" and self.trains_by != "fedfr":
+            raise ConfigError(
+                f"personal.model is {personal.model!r}, which the clients of a fedfr task have; {self.trains_by} "
+                'leaves them the global one (personal.model = "global")'
+            )
+
+    @property
+    def is_federated(self) -> bool:
+        """True if clients train by the task's method."""
+        return self.system in (None, "federated")
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds that a run has."""
+        return 0 if self.system == "pretrained" else self.task.rounds
+
+    @property
+    def trains_by(self) -> str:
+        """What a run trains by, in a word: the task's method, or the system in one place."""
+        return self.task.method if self.is_federated else str(self.system)
 
     def _check_method(self, method: Method) -> None:
         try:
@@ -290,13 +389,17 @@ class Plan:
     partition: Partition = field(repr=False)
     generated: tuple[str, ...] = ()
 
+    def is_labelled(self, identity: str) -> bool:
+        """True if a client that holds this person knows who it is."""
+        return self.domains[identity] not in {source.domain for source in self.spec.faces if not source.labelled}
+
     def summary(self) -> dict[str, Any]:
         """Return the summary of a dry run: sizes of data and partition, method, rounds, what is missing."""
         return {
             "experiment": self.spec.name,
             "paper": self.spec.paper,
-            "method": self.spec.task.method,
-            "rounds": self.spec.task.rounds,
+            "method": self.spec.trains_by,
+            "rounds": self.spec.num_rounds,
             "found": {"identities": len(self.counts), "images": sum(self.counts.values())},
             "partition": self.partition.summary(),
             "generated": list(self.generated),
@@ -320,7 +423,7 @@ def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: 
         raise EmptyFolderError("the data sets hold nobody; look at faces.path")
     unlabelled = {source.domain for source in spec.faces if not source.labelled}
     partition = build(spec.partition, counts, lambda name: domains[name], lambda name: domains[name] not in unlabelled)
-    if len(partition.clients) < spec.task.cohort.min_reports:
+    if spec.is_federated and len(partition.clients) < spec.task.cohort.min_reports:
         raise ConfigError(
             f"there are {len(partition.clients)} clients and task.cohort.min_reports is "
             f"{spec.task.cohort.min_reports}; add clients or lower it"

@@ -1,7 +1,4 @@
-"""The figures of the FedFR study: a generic model on people whom nobody trained on, and each client's own model.
-
-Legend: N images, D embedding.
-"""
+"""The figures of the FedFR study: a generic model on people whom nobody trained on, and each client's own model."""
 
 from __future__ import annotations
 
@@ -12,21 +9,13 @@ from typing import Final
 import numpy as np
 
 from mien.errors import UndefinedMetricError
-from mien.evaluation import (
-    OverClients,
-    cmc,
-    det_curve,
-    fedfr_pr_at_far,
-    fedfr_tpr_at_fpr,
-    open_set_at_fpir,
-    personalised_search,
-    personalised_verification,
-    point_at_fmr,
-)
+from mien.evaluation import open_set_at_fpir, personalised_search
 from mien.layout import Vector
 from mien.methods.personal import PersonalModel
 from simulation.faces.workbench import Workbench
 from simulation.papers.fedfr.split import Split
+from simulation.runs.personal import Enrolled
+from simulation.runs.personal import personal_figures as measured_figures
 
 TARGETS: Final = {"1e-1": 1e-1, "1e-2": 1e-2, "1e-3": 1e-3}
 NUM_ENROLLED: Final = 5
@@ -48,32 +37,10 @@ def generic_figures(bench: Workbench, theta: Vector, people: tuple[str, ...]) ->
 
 
 def personal_figures(split: Split, models: Mapping[str, PersonalModel]) -> dict[str, float]:
-    """Return means over clients of the personalised protocols, and the worst client's of the first.
-
-    `tar` and `tpir` are the standard forms, `tpr` and `pr` the exact replica of FedFR's released code. Galleries hold
-    the images that were trained on.
-    """
-    values: dict[str, list[float]] = {}
-    for client, numbers in split.places().items():
-        for name, value in _one_client(split, models[client], client, numbers).items():
-            values.setdefault(name, []).append(value)
-    found = {f"personal_{name}": OverClients.of(each).mean for name, each in values.items()}
-    found |= {f"personal_{name}_min": OverClients.of(each).minimum for name, each in values.items() if "tar" in name}
-    return found
-
-
-def _one_client(split: Split, model: PersonalModel, client: str, numbers: range) -> dict[str, float]:
-    own = split.clients[client]
-    tests_ND = model.embed(split.bench.runtime, split.test_crops)
-    gallery_ND, gallery_labels = model.embed(split.bench.runtime, own.crops), numbers.start + own.labels
-    curve = det_curve(personalised_verification(tests_ND, split.test_labels, set(numbers)))
-    searched = personalised_search(tests_ND, split.test_labels, gallery_ND, gallery_labels)
-    found = {"rank1": float(cmc(searched, 1)[0])}
-    for name, target in TARGETS.items():
-        with contextlib.suppress(UndefinedMetricError):
-            found[f"tar_{name}"] = point_at_fmr(curve, target).tar
-        with contextlib.suppress(UndefinedMetricError):
-            found[f"tpir_{name}"] = open_set_at_fpir(searched, target).tpir
-        (found[f"tpr_{name}"],) = fedfr_tpr_at_fpr(tests_ND, split.test_labels, set(numbers), [target])
-        (found[f"pr_{name}"],) = fedfr_pr_at_far(tests_ND, split.test_labels, gallery_ND, gallery_labels, [target])
-    return found
+    """Return the personalised protocols' figures, as runs have them (`simulation.runs.personal`): `personal_NAME`."""
+    clients = {
+        name: Enrolled(split.clients[name].crops, numbers.start + split.clients[name].labels)
+        for name, numbers in split.places().items()
+    }
+    found = measured_figures(split.bench.runtime, clients, models, split.test_crops, split.test_labels, TARGETS)
+    return {f"personal_{name}": value for name, value in found.items()}

@@ -35,7 +35,7 @@ from mien.methods.fedfr_uda import LABELS as KEPT_LABELS
 from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, to_mapping
 from simulation.centralised import systems
-from simulation.centralised.systems import Faces, Trainer
+from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.engine import Cohort, RoundRecord, run_task
 from simulation.faces.workbench import TRAINABLE, Workbench, error_rates
 from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, prepared
@@ -106,7 +106,8 @@ def _pretrained(folder: str, shared: str, seed: int) -> Vector:
 
 
 def _trainer(bench: Workbench, settings: Mapping[str, Any], steps: int, seed: int) -> Trainer:
-    return Trainer(bench.runtime, bench.part, _options(settings), _local(settings, steps), seed)
+    head = Head("arcface", settings["scale"], settings["margin"])
+    return Trainer(bench.runtime, bench.part, head, _local(settings, steps), seed)
 
 
 def _local(settings: Mapping[str, Any], steps: int) -> LocalSpec:

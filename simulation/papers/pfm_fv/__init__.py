@@ -17,10 +17,10 @@ import numpy as np
 
 from mien.errors import EmptyFolderError
 from mien.layout import Vector
-from mien.methods.base import Objective, ServerState, TrainingJob, ValidationFaces
+from mien.methods.base import ServerState, ValidationFaces
 from mien.methods.pfm_fv import HISTORY, weight_of
-from mien.methods.proxies import class_means, one_hot_rows
 from mien.specs import LocalSpec, TaskSpec, from_mapping
+from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.engine import RoundRecord, run_task
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench
@@ -135,21 +135,13 @@ def _pooled(
 
     The backbone's momentum starts anew when the rate falls.
     """
-    crops, labels = bench.labelled([name for held in people.values() for name in held])
-    num = int(labels.max()) + 1
-    vectors_KD, theta = class_means(bench.runtime.embed(bench.theta, crops), labels, num), bench.theta
-    batch, loss = len(DOMAINS) * settings["batch"], math.nan
+    faces = Faces(*bench.labelled([name for held in people.values() for name in held]))
+    head, batch = Head("arcface", **settings["head"]), len(DOMAINS) * settings["batch"]
+    theta, kept, loss = bench.theta, dict[str, Vector](), math.nan
     for stage, steps in enumerate(_stages(settings["steps"])):
-        objective = Objective(
-            "arcface",
-            private={"class_embeddings": vectors_KD},
-            per_crop={"target": one_hot_rows(labels, num)},
-            constants=settings["head"],
-            unit_norm=("class_embeddings",),
-        )
         local = LocalSpec(lr=settings["lr"] * 0.1**stage, steps=steps, batch_size=batch, momentum=BETA, flip=False)
-        trained = bench.runtime.train(TrainingJob(theta, bench.part, crops, objective, local, seed + stage))
-        theta, vectors_KD, loss = trained.theta, trained.private["class_embeddings"], trained.loss_after
+        trained = Trainer(bench.runtime, bench.part, head, local, seed + stage).trained(theta, faces, kept)
+        theta, kept, loss = trained.theta, dict(trained.private), trained.loss_after
     return theta, loss
 
 

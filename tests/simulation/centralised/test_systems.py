@@ -10,9 +10,8 @@ import pytest
 from mien.errors import ConfigError
 from mien.layout import Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
-from mien.methods.fedfr_uda import FedFrUdaOptions
 from mien.specs import LocalSpec
-from simulation.centralised.systems import Faces, Trainer, dan, dann, merge
+from simulation.centralised.systems import Faces, Head, Trainer, dan, dann, merge
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -24,7 +23,7 @@ SOURCE = Faces(
 TARGET = Faces(
     np.concatenate([made_up_crops(3, seed=seed, spread=5) // 2 for seed in range(10, 13)]), np.repeat(np.arange(3), 3)
 )
-OPTIONS = FedFrUdaOptions(scale=8.0, margin=0.1)
+HEAD = Head("arcface", scale=8.0, margin=0.1)
 LOCAL = LocalSpec(lr=0.05, steps=6, batch_size=6, flip=False)
 
 
@@ -44,7 +43,7 @@ class Watching:
 
 
 def trainer(**changes: object) -> Trainer:
-    whole = Trainer(Watching(), TINY.part(), OPTIONS, LOCAL, 5)
+    whole = Trainer(Watching(), TINY.part(), HEAD, LOCAL, 5)
     return dataclasses.replace(whole, **changes)  # type: ignore[arg-type]
 
 

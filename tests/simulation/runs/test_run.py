@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from mien.errors import MissingDependencyError
+from mien.errors import ConfigError, MissingDependencyError
+from simulation.faces.models import read_model
+from simulation.faces.sources import counts_of
+from simulation.runs.records import RunFolder
 from simulation.runs.run import dry_run, run_experiment, seconds_left
-from simulation.runs.spec import parse
+from simulation.runs.spec import make_plan, parse
 from tests.simulation.runs.test_experiment import SMALL, quiet
 
 
@@ -44,3 +47,83 @@ def test_the_evaluation_says_on_what_it_was_trained(tmp_path: Path, monkeypatch:
     rounds = [line for line in told if line.startswith("round ")]
     assert "left" not in rounds[0]
     assert rounds[1].endswith(" s left")
+
+
+SILOS = """
+name = "silos"
+[[faces]]
+kind = "shipped"
+[model]
+source = "new"
+backbone = "mobilefacenet_folded"
+dim = 64
+[partition]
+scheme = "equal"
+clients = 3
+identities = 9
+min_images = 3
+train_images = 3
+test = 5
+validators = 12
+[task]
+method = "pfm_fv"
+rounds = 2
+trainable = ["embedding.*"]
+[task.cohort]
+size = 3
+min_reports = 3
+[task.validators]
+size = 3
+min_reports = 3
+[task.local]
+lr = 0.01
+steps = 1
+batch_size = 4
+flip = false
+[task.privacy]
+min_cohort = 3
+secure_aggregation = "off"
+reveals = ["local_models"]
+[task.options]
+candidates = 2
+mixing = 0.5
+[evaluation]
+replicates = 100
+"""
+"""The paper's three silos, and three validators of four people each."""
+
+
+def test_validators_of_the_partition_judge_every_round(tmp_path: Path) -> None:
+    spec = parse(SILOS)
+    plan = make_plan(spec, lambda source: counts_of(source, tmp_path))
+    judges = {each.identity for each in plan.partition.validators}
+    others = {each.identity for held in (*plan.partition.clients.values(), plan.partition.test) for each in held}
+    assert len(judges) == 12
+    assert not judges & others
+    assert dry_run(spec, tmp_path)["partition"]["validator_identities"] == 12
+    found = run_experiment(spec, tmp_path / "judged", tmp_path, tell=quiet)
+    assert found["partition"]["validator_identities"] == 12
+    assert len(RunFolder(tmp_path / "judged").records()) == 2
+    unjudged = SILOS.replace("candidates = 2\nmixing = 0.5", 'validation = "off"').replace("validators = 12\n", "")
+    unjudged = unjudged.replace("[task.validators]\nsize = 3\nmin_reports = 3\n", "")
+    run_experiment(parse(unjudged), tmp_path / "not", tmp_path, tell=quiet)
+    thetas = [read_model(tmp_path / name / "model").theta for name in ("judged", "not")]
+    assert (thetas[0] != thetas[1]).any()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "says"),
+    [
+        ("validators = 12\n", "", "partition.validators is 0; each of the 3 validators"),
+        ("validators = 12", "validators = 11", "needs four people or more"),
+        ("candidates = 2", 'validation = "off"', "nobody judges in this task"),
+        ("validators = 12", "validators = -1", "partition.validators is -1"),
+        ('reveals = ["local_models"]\n', "", "weightings of one round's updates"),
+    ],
+    ids=["none", "few", "off", "negative", "three silos hide nobody"],
+)
+def test_validators_that_cannot_judge_are_refused_before_a_start(
+    before: str, after: str, says: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        dry_run(parse(SILOS.replace(before, after)), tmp_path)
