@@ -5,7 +5,9 @@ import android.os.Handler;
 import android.os.Looper;
 import java.util.Arrays;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Set;
+import java.util.concurrent.CopyOnWriteArrayList;
 import mien.app.Phone;
 import mien.app.Work;
 import mien.client.Clock;
@@ -31,7 +33,7 @@ public final class Training implements Listener {
     private final Phone phone;
     private PhoneConditions conditions;
     private Thread thread;
-    private Runnable onChange = () -> {};
+    private final List<Runnable> hearing = new CopyOnWriteArrayList<>();
     private volatile String stage = "";
     private volatile Disclosure told;
 
@@ -59,9 +61,10 @@ public final class Training implements Listener {
         return told;
     }
 
-    /** Has something run on the main thread whenever anything here changes. */
-    void onChange(Runnable action) {
-        onChange = action;
+    /** Has something run on the main thread whenever anything here changes, until what is returned runs. */
+    Runnable hear(Runnable action) {
+        hearing.add(action);
+        return () -> hearing.remove(action);
     }
 
     /**
@@ -72,9 +75,9 @@ public final class Training implements Listener {
         return System.currentTimeMillis() >= phone.choices.nextTryMs() && start(PhoneConditions.byNight(context), false, ended);
     }
 
-    /** Takes part now, in one round. */
-    boolean startNow(Context context) {
-        return start(PhoneConditions.now(context), true, () -> {});
+    /** Takes part now, in one round; then says so on the main thread. Returns whether it begins. */
+    boolean startNow(Context context, Runnable ended) {
+        return start(PhoneConditions.now(context), true, ended);
     }
 
     /** Begins unless it is running or the owner does not let this phone train; returns whether it did. */
@@ -168,6 +171,6 @@ public final class Training implements Listener {
     }
 
     private void changed() {
-        main.post(() -> onChange.run());
+        main.post(() -> hearing.forEach(Runnable::run));
     }
 }

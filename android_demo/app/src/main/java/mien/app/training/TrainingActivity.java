@@ -1,6 +1,8 @@
 package mien.app.training;
 
+import android.Manifest;
 import android.content.Intent;
+import android.os.Build;
 import android.os.Bundle;
 import android.os.Handler;
 import android.os.Looper;
@@ -20,10 +22,12 @@ import mien.client.tasks.Disclosure;
 /** Whether this phone takes part, what it waits for, what it sent and received, and what it left out and why. */
 public final class TrainingActivity extends Screen {
     private static final int MOST_PAST = 8;
+    private static final int NOTIFY = 2;
     private static final long LOOK_AGAIN_MS = 2_000;
 
     private final Handler again = new Handler(Looper.getMainLooper());
     private final Runnable facts = this::showFacts;
+    private Runnable unhear = () -> {};
     private Switch takesPart;
     private List<String> shownUnmet;
 
@@ -40,14 +44,14 @@ public final class TrainingActivity extends Screen {
     protected void onResume() {
         super.onResume();
         showWhetherGuarded();
-        phone().training.onChange(this::refresh);
+        unhear = phone().training.hear(this::refresh);
         refresh();
         showFacts();
     }
 
     @Override
     protected void onPause() {
-        phone().training.onChange(() -> {});
+        unhear.run();
         again.removeCallbacks(facts);
         super.onPause();
     }
@@ -225,7 +229,11 @@ public final class TrainingActivity extends Screen {
         if (phone().training.isRunning()) {
             phone().training.stop();
         } else {
-            phone().training.startNow(getApplicationContext());
+            if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) {
+                // Without it the round goes on all the same, and Android shows it among active apps alone.
+                requestPermissions(new String[] {Manifest.permission.POST_NOTIFICATIONS}, NOTIFY);
+            }
+            RoundService.start(this);
         }
     }
 }

@@ -42,8 +42,10 @@ import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.android.controller.ActivityController;
+import org.robolectric.android.controller.ServiceController;
 import org.robolectric.annotation.Config;
 import org.robolectric.shadows.ShadowNetworkCapabilities;
+import org.robolectric.shadows.ShadowService;
 import org.robolectric.shadows.ShadowSystemClock;
 
 /** Taking part: what a phone waits for, what it did, what is planned for the night. */
@@ -228,11 +230,18 @@ public class TrainingTest extends ScreenRunner {
         Activity screen = opened();
         assertTrue(isShown(screen, R.id.training_now));
         screen.findViewById(R.id.training_now).performClick();
+        Intent began = Shadows.shadowOf(RuntimeEnvironment.getApplication()).getNextStartedService();
+        ServiceController<RoundService> service = Robolectric.buildService(RoundService.class, began).create().startCommand(0, 1);
+        ShadowService shown = Shadows.shadowOf(service.get());
+        assertNotNull("Android lets it go on behind other apps", shown.getLastForegroundNotification());
+        assertEquals(RoundService.CHANNEL, shown.getLastForegroundNotification().getChannelId());
+        assertEquals(1, shown.getLastForegroundNotification().actions.length);
         await("it runs", () -> text(screen, R.id.training_state).equals(screen.getString(R.string.training_runs)));
         assertEquals(screen.getString(R.string.training_stop), text(screen, R.id.training_now));
         draw(screen, "training-runs");
-        screen.findViewById(R.id.training_now).performClick();
-        await("it stops", () -> !phone().training.isRunning());
+        service.withIntent(new Intent().setAction(RoundService.STOP)).startCommand(0, 2);
+        await("the notification stops it", () -> !phone().training.isRunning());
+        await("and goes with it", shown::isStoppedBySelf);
         await("that is shown", () -> text(screen, R.id.training_state).equals(screen.getString(R.string.training_waits)));
     }
 
@@ -272,6 +281,13 @@ public class TrainingTest extends ScreenRunner {
         assertEquals(90_000, next.getMinLatencyMillis());
         assertFalse(next.isPeriodic());
         assertTrue(next.isRequireCharging() && next.isRequireDeviceIdle());
+        TrainingJob.planNext(context(), later, later + 3 * 60 * 60_000);
+        next = scheduler.getPendingJob(TrainingJob.NEXT_ID);
+        assertEquals("a time that is past is soon, and not at once", 60_000, next.getMinLatencyMillis());
+        scheduler.cancel(TrainingJob.NEXT_ID);
+        assertFalse(job.onStopJob(null));
+        next = scheduler.getPendingJob(TrainingJob.NEXT_ID);
+        assertNotNull("who is stopped goes on soon", next);
         TrainingJob.plan(context(), false);
         assertNull("whoever takes it back takes both back", scheduler.getPendingJob(TrainingJob.NEXT_ID));
         TrainingJob.planNext(context(), later, later - 90_000);
