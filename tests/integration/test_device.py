@@ -301,6 +301,7 @@ def _wait_until(condition: Callable[[], bool], limit_s: float = 120.0) -> None:
 # --- what a device refuses ---
 
 
+@pytest.mark.slow
 def test_a_phone_is_not_asked_for_a_task_below_its_floor_and_is_told_why(fleet: RealFleet) -> None:
     fleet.submit(task("floor"))
     fleet.phone("floor0", "floor", IDENTITIES[0]).close()

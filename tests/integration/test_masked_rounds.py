@@ -34,6 +34,11 @@ from tests.helpers import raised, run
 from tests.integration.test_rounds import expected_theta, make, outcome
 
 NAMES = {stage: rounds_pb2.Stage.Name(stage).lower() for stage in PROTOCOL_STAGES}
+STAGES = [
+    pytest.param(stage, id=name, marks=() if stage == rounds_pb2.UPLOAD else pytest.mark.slow)
+    for stage, name in NAMES.items()
+]
+"""Each waits for a stage to run out; the one in which contributions travel stands for all of them in `make test`."""
 
 
 async def part_of(device: FakeDevice, index: int) -> FakePart:
@@ -78,7 +83,7 @@ def test_the_masked_total_is_the_plain_sum(shared_fleet: FakeFleet, profile: Any
         theta = found
 
 
-@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+@pytest.mark.parametrize("stage", STAGES)
 def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int) -> None:
     """Nine devices, two vanish: the others' sum is opened; what they had uploaded before counts."""
     population = f"vanish-{NAMES[stage]}"
@@ -103,7 +108,7 @@ def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int
     assert_step(shared_fleet.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
-@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+@pytest.mark.parametrize("stage", STAGES)
 def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_fleet: FakeFleet, stage: int) -> None:
     """Six devices, three vanish: no four are left to open anything."""
     population = f"below-{NAMES[stage]}"
@@ -134,7 +139,7 @@ def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_f
     assert re.search(r"needed", report.reason)
 
 
-@pytest.mark.parametrize("stage", PROTOCOL_STAGES, ids=NAMES.get)
+@pytest.mark.parametrize("stage", STAGES)
 def test_kill_9_of_the_coordinator_at_any_stage(fleet: FakeFleet, stage: int) -> None:
     """Half of a stage's steps are acknowledged when the power goes: the same round goes on and closes."""
     task = masked_task("kill", "kill", size=5, min_reports=4)

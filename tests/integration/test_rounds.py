@@ -173,8 +173,12 @@ def test_the_device_that_is_not_needed_waits(shared_fleet: FakeFleet) -> None:
 
 @pytest.mark.parametrize(
     ("death", "waits"),
-    [("selected", ("training",)), ("trained", ("upload",)), ("uploading", ("upload",)), ("leaving", ())],
-    ids=["selected", "trained", "uploading", "leaving"],
+    [
+        pytest.param("selected", ("training",), id="selected", marks=pytest.mark.slow),
+        pytest.param("trained", ("upload",), id="trained", marks=pytest.mark.slow),
+        pytest.param("uploading", ("upload",), id="uploading"),
+        pytest.param("leaving", (), id="leaving"),
+    ],
 )
 def test_a_device_that_dies_does_not_stop_the_round(
     shared_fleet: FakeFleet, death: str, waits: tuple[str, ...]

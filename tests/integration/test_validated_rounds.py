@@ -248,6 +248,7 @@ def test_neither_is_asked_for_the_others_duty(home: FakeFleet) -> None:
     run(story())
 
 
+@pytest.mark.slow
 def test_validators_who_stay_away_pause_the_task_and_what_was_trained_waits_for_them(home: FakeFleet) -> None:
     task = task_of("away", PLAIN, rounds=1, deadlines=running_out("selecting"))
 
