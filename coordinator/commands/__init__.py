@@ -7,9 +7,9 @@ from mien.shell.exits import start
 
 def coordinator() -> None:
     """Run mien-coordinator."""
-    start("coordinator.commands.cli")
+    start("coordinator.commands.cli", extra="coordinator")
 
 
 def registrar() -> None:
     """Run mien-registrar."""
-    start("coordinator.commands.registrar_cli")
+    start("coordinator.commands.registrar_cli", extra="coordinator")

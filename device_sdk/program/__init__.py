@@ -7,4 +7,4 @@ from mien.shell.exits import start
 
 def main() -> None:
     """Run mien-device."""
-    start("device_sdk.program.cli")
+    start("device_sdk.program.cli", extra="device")

@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
+import json
 import os
 import select
 import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final, NoReturn
+
+from mien.errors import TABLE, MissingDependencyError
+
+_OWN: Final = ("mien", "coordinator", "device_sdk", "simulation")
 
 EXIT_FAULT: Final = 70
 """Exit code of a fault of the program itself, whose traceback is on stderr (EX_SOFTWARE of sysexits.h)."""
@@ -23,13 +29,34 @@ EXIT_READER_GONE: Final = 128 + signal.SIGPIPE
 """Exit code when nobody reads what the program prints any more, as shells give it."""
 
 
-def start(module: str) -> NoReturn:
-    """Run `main` of a program's module; one that cannot even be imported ends as every other fault does."""
+def start(module: str, *, extra: str = "") -> NoReturn:
+    """Run `main` of a program's module; one that cannot even be imported ends as every other fault does.
+
+    All programs come with every installation: one whose packages were not installed names the `extra` that brings them.
+    """
     # typer reads options by pydantic, which would look through every installed package for plug-ins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with faults_end_apart():
-        importlib.import_module(module).main()
+        try:
+            program = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if not extra or package in ("", *_OWN):
+                raise
+            _fail_without(package, extra)
+        program.main()
     sys.exit(0)
+
+
+def _fail_without(package: str, extra: str) -> NoReturn:
+    """End with one sentence on stderr, as `mien.shell.cli.fail` would: what that prints with may be what is missing."""
+    lacks = MissingDependencyError(
+        f"{Path(sys.argv[0]).name} needs {package}, which is not installed; run: "
+        f"pip install '.[{extra}]' in Mien's folder"
+    )
+    as_json = json.dumps({"error": lacks.code, "message": lacks.message})
+    sys.stderr.write(f"{as_json if '--json' in sys.argv[1:] else f'error ({lacks.code}): {lacks.message}'}\n")
+    sys.exit(TABLE[MissingDependencyError].exit_code)
 
 
 @contextlib.contextmanager

@@ -7,4 +7,4 @@ from mien.shell.exits import start
 
 def main() -> None:
     """Run mien-sim."""
-    start("simulation.program.cli")
+    start("simulation.program.cli", extra="simulation")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mien.errors import TABLE, ConfigError, DiskFullError, NotFoundError
+from mien.errors import TABLE, ConfigError, DiskFullError, MissingDependencyError, NotFoundError
 from mien.shell.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_READER_GONE
 
 PROGRAM = r"""
@@ -48,6 +48,8 @@ PROGRAMS = {
     "mien-coordinator": "from coordinator.commands import coordinator as main",
     "mien-registrar": "from coordinator.commands import registrar as main",
 }
+EXTRAS = ("coordinator", "device", "coordinator", "simulation")
+"""What brings their packages, by the programs' names in order."""
 FULL = Path("/dev/full")
 needs_full = pytest.mark.skipif(not FULL.is_char_device(), reason="this system has no /dev/full")
 ANSWERS = [("say", 0), ("json", 1), ("print", 0)]
@@ -149,8 +151,19 @@ def test_other_ends_are_no_answers(arguments: tuple[str, ...], code: int) -> Non
 def test_all_four_programs_end_so(name: str) -> None:
     with pipe_without_reader() as gone:
         assert ended("--help", program=f"{PROGRAMS[name]}; main()", stdout=gone) == (EXIT_READER_GONE, "", "")
-    broken = f"import sys; sys.modules['rich'] = None; {PROGRAMS[name]}; main()"
+    broken = f"import sys; sys.modules['mien.format'] = sys.modules['mien.shell.cli'] = None; {PROGRAMS[name]}; main()"
     assert ended("--help", program=broken)[0] == EXIT_FAULT
+
+
+@pytest.mark.parametrize(("name", "extra"), list(zip(sorted(PROGRAMS), EXTRAS, strict=True)))
+@pytest.mark.parametrize("words", [(), ("--json",)], ids=["people", "machines"])
+def test_a_program_without_its_packages_says_what_to_install(name: str, extra: str, words: tuple[str, ...]) -> None:
+    lacking = f"import sys; sys.modules['rich'] = None; {PROGRAMS[name]}; main()"
+    code, out, err = ended(*words, program=lacking)
+    assert (code, out) == (TABLE[MissingDependencyError].exit_code, "")
+    assert err.count("\n") == 1
+    assert f"needs rich, which is not installed; run: pip install '.[{extra}]' in Mien's folder" in err
+    assert err.startswith("{") == bool(words)
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
