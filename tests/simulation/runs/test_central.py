@@ -21,9 +21,11 @@ from simulation.pages.run_page import write_run
 from simulation.runs import central
 from simulation.runs.central import EVERYBODY, held
 from simulation.runs.collected import collect
+from simulation.runs.grid import load_sweep
 from simulation.runs.records import RunFolder
 from simulation.runs.run import dry_run, model_of, run_experiment
 from simulation.runs.spec import RunSpec, make_plan, parse
+from tests.helpers import ROOT
 from tests.simulation.runs.test_experiment import SMALL, quiet
 
 CENTRAL = """
@@ -191,3 +193,9 @@ def test_a_dry_run_refuses_what_a_start_refuses(tmp_path: Path, monkeypatch: pyt
             with pytest.raises(MienError, match=says):
                 start(spec, tmp_path)
     assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize(("name", "rows"), [("systems", 3), ("personal", 5)])
+def test_every_row_of_the_guides_examples_starts(name: str, rows: int, tmp_path: Path) -> None:
+    swept = load_sweep(ROOT / "docs" / "examples" / f"{name}.toml", (), None)
+    assert [dry_run(row.spec, tmp_path)["experiment"] for row in swept.rows] == [name] * rows
