@@ -233,10 +233,13 @@ def _experiment(
 ) -> Experiment:
     """Return a sweep, which is run by `run_sweep`: one table, with columns for the figures of its runs' evaluations."""
     spec = from_data(base)
+    tars = [(f"TAR at FMR {target * 100:g} %", f"tar_{target:g}") for target in spec.evaluation.targets]
+    own = [] if spec.personal is None else [*tars, ("rank 1", "rank1")]
     columns = (
         Column("EER before", "eer_before"),
         Column("EER", "eer"),
-        *(Column(f"TAR at FMR {target * 100:g} %", f"tar_{target:g}") for target in spec.evaluation.targets),
+        *(Column(label, metric) for label, metric in tars),
+        *(Column(f"clients' people: {label}", f"personal.{metric}") for label, metric in own),
         Column("processor time, s", "cpu_s", "number", 0),
     )
     table = Table("Settings", tuple(rows), columns, paper)
@@ -268,6 +271,7 @@ def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None)
     after = result["after"]
     figures = {"eer_before": result["before"]["eer"], "eer": after["eer"], "eer_low": after["eer_low"]}
     figures |= {f"tar_{point['target_fmr']:g}": point["tar"] for point in after["points"] if "tar" in point}
+    figures |= {f"personal.{name}": value for name, value in result.get("personal", {}).get("figures", {}).items()}
     return {**figures, "cpu_s": sum(result["run"]["cpu_s"].values())}
 
 

@@ -11,6 +11,8 @@ from mien.errors import ConfigError
 from mien.methods.personal import PersonalModel
 from simulation.pages.run_page import write_run
 from simulation.runs.collected import collect
+from simulation.runs.experiment import Job
+from simulation.runs.grid import load_sweep, measure_run
 from simulation.runs.personal import Enrolled, personal_figures
 from simulation.runs.run import dry_run, run_experiment
 from simulation.runs.spec import parse
@@ -120,3 +122,13 @@ def test_the_pooled_model_is_measured_on_clients_people_too(tmp_path: Path) -> N
     found = run_experiment(spec, tmp_path / "out", tmp_path, tell=quiet)
     assert found["personal"]["own_models"] == 0
     assert "rank1" in found["personal"]["figures"]
+
+
+def test_a_sweep_shows_what_its_runs_measured_of_own_models(tmp_path: Path) -> None:
+    (tmp_path / "own.toml").write_text(SMALL)
+    swept = load_sweep(tmp_path / "own.toml", (), 1)
+    (row,), (table,) = swept.rows, swept.tables
+    found = measure_run(Job(row.name, 0, row.settings), runs=tmp_path / "runs", root=tmp_path)
+    shown = {column.metric for column in table.columns if column.metric.startswith("personal.")}
+    assert shown == {"personal.tar_0.2", "personal.rank1"}
+    assert shown <= found.keys()
