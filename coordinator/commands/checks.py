@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from datetime import datetime
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
-from mien.errors import MienError
+from mien.errors import MienError, NotFoundError
 from mien.shell.doctor import Finding
 
 CA_WARNING_DAYS: Final = 180
@@ -66,6 +68,18 @@ class FolderChecks(Generic[H]):
 
     async def audit_log(self) -> str:
         """Check that the audit log is unchanged."""
-        with self._home.store() as store:
+        with self._store() as store:
             newest = store.audit(lambda log, db: log.verify(db))
         return f"{newest.position} entries, each following from the one before"
+
+    def _database(self) -> str:
+        """Return the database's URL; raises NotFoundError for a file that is not there, which to open would make."""
+        url = self._home.database_url(self._home.resolve().config)
+        if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
+            raise NotFoundError("there is no database; it is made by init and by serve")
+        return url
+
+    def _store(self) -> contextlib.closing[Any]:
+        """Return the store of a database that is there, open while a block runs; errors as in `_database`."""
+        self._database()
+        return self._home.store()

@@ -125,11 +125,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
             )
         if "database_url" in self._differing:
             return "answers, says the running coordinator; this shell reads another database_url"
-        home = self._home
-        url = home.database_url(home.resolve().config)
-        if url.startswith("sqlite:///") and not Path(url.removeprefix("sqlite:///")).is_file():
-            raise NotFoundError("there is no database; it is made by init and by serve")
-        engine = open_engine(url)
+        engine = open_engine(self._database())
         try:
             revision = schema_revision(engine)
         finally:
@@ -162,14 +158,14 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         config = self._config
         if not config.release_key:
             return "none (release_key): phones take the coordinator's word for what is released"
-        with self._home.store() as store:
+        with self._store() as store:
             for model_id in sorted(store.released_ids()):
                 _check_signed(store, model_id, config.release_key)
         return f"{config.release_key[:16]}…: everything in force is signed by it"
 
     async def roll_outs(self) -> str:
         """A staged roll-out that is held has stopped in the middle, and only an operator gets it further."""
-        with self._home.store() as store:
+        with self._store() as store:
             active = store.active_roll_outs()
         for each in active:
             if each.state is RollOutState.HELD:
@@ -215,7 +211,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         from coordinator.replicas.registry import listed
 
         config = self._config
-        with self._home.store() as store:
+        with self._store() as store:
             found = store.privacy(lambda db: listed(db, config.replica_lease_s))
         alive = [replica for replica in found if replica.is_alive]
         if not config.replica_address:

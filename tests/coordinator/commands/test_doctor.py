@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from coordinator.commands.checks import FolderChecks
 from coordinator.commands.doctor import CoordinatorChecks
+from coordinator.commands.registrar_doctor import RegistrarChecks
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
+from coordinator.registrar.config import RegistrarConfig
+from coordinator.registrar.home import RegistrarHome
 from coordinator.service.revocations import Revocations
 from coordinator.store.store import Store
 from mien.evaluation.rollout_spec import RollOutSpec
@@ -48,6 +52,25 @@ def finding(home: CoordinatorHome, name: str) -> tuple[bool, str]:
     """Return whether a check is good, and what it says."""
     (found,) = [found for found in asyncio.run(CoordinatorChecks(home, lambda: NOW).examine()) if found.name == name]
     return found.error is None, found.detail
+
+
+@pytest.mark.parametrize("program", ["coordinator", "registrar"])
+def test_a_database_that_is_not_there_is_told_and_not_made(
+    made: Callable[..., CoordinatorHome], tmp_path: Path, program: str
+) -> None:
+    checks: FolderChecks[Any]
+    if program == "coordinator":
+        home = made()
+        checks = CoordinatorChecks(home, lambda: NOW)
+    else:
+        config = RegistrarConfig("localhost:7444", "localhost:7443")
+        registrar = RegistrarHome.create(tmp_path / "R", config, NOW)
+        checks = RegistrarChecks(registrar, lambda: NOW)
+    database = checks._home.database_path
+    database.unlink(missing_ok=True)
+    told = {found.name: found.detail for found in asyncio.run(checks.examine())}
+    assert not database.exists()
+    assert "there is no database" in told["audit log"]
 
 
 def test_evaluation_sets(made: Callable[..., CoordinatorHome], tmp_path: Path) -> None:
