@@ -92,7 +92,10 @@ class Setting:
     @classmethod
     def of(cls, options: Options) -> Setting:
         """Return the setting that the options name, read from their files."""
+        profile = read_profile(options.profile)
         behaviour = None if options.trace is None else read_behaviour(options.trace)
+        if behaviour is not None:
+            _check_uncut(profile)
         speeds = None if options.capacity is None else read_speeds(options.capacity)
         trainer = None if options.experiment is None else _trainer(options.experiment, options.faces)
         known = 10_000 if behaviour is None else behaviour.num_clients
@@ -101,7 +104,7 @@ class Setting:
             if options.phones not in (None, known):
                 raise ConfigError(f"--phones is {options.phones}, and the experiment has {known} clients; leave it out")
         return cls(
-            read_profile(options.profile),
+            profile,
             None if options.model is None else read_model(options.model),
             behaviour,
             speeds,
@@ -110,6 +113,16 @@ class Setting:
             options.seed,
             trainer,
         )
+
+
+def _check_uncut(profile: Profile) -> None:
+    """Raise ConfigError where a profile limits an app's time, beside a trace, which says when phones are there."""
+    for name in ("job_minutes", "restricted_share"):
+        if value := getattr(profile.availability, name):
+            raise ConfigError(
+                f"availability.{name} is {value:g}, and cuts no span of a trace; leave it out of the profile, or leave "
+                "--trace out"
+            )
 
 
 def _trainer(experiment: Path, faces: Path | None) -> Trainer:

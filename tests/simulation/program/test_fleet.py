@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from mien.errors import ConfigError, MienError
 from simulation.fleet.policies import changed, policies
 from simulation.program.cli import app
+from simulation.program.fleet import Options, Setting
 
 ROOT = Path(__file__).parents[3]
 TASK = """
@@ -131,6 +132,16 @@ def test_a_trace_says_how_many_phones_there_are(task: Path, tmp_path: Path) -> N
     assert policy["phones"] == 30
     assert policy["there_by_hour"][0] == 30
     assert [tier["name"] for tier in policy["tiers"]] == ["fast third", "middle third", "slow third"]
+
+
+@pytest.mark.parametrize("limit", ["job_minutes = 10", "restricted_share = 0.5"])
+def test_a_limit_on_an_apps_time_is_refused_beside_a_trace(limit: str, task: Path, tmp_path: Path) -> None:
+    client = {"active": [0], "inactive": [3600], "finish_time": 7200}
+    (tmp_path / "trace.json").write_text(json.dumps({"0": client}))
+    (tmp_path / "mine.toml").write_text(f"[availability]\n{limit}\n")
+    options = Options((task,), profile=tmp_path / "mine.toml", trace=tmp_path / "trace.json")
+    with pytest.raises(ConfigError, match=r"availability\.\w+ is .* cuts no span of a trace; leave it out"):
+        Setting.of(options)
 
 
 def test_the_default_profile_can_be_printed_and_given_back(task: Path, tmp_path: Path) -> None:
