@@ -273,22 +273,32 @@ class ClientFaces:
         self._read = functools.lru_cache(maxsize=None if total <= KEEP_BYTES else 1)(self._decode)
         self._reader = reader
 
+    def read(self, client: str) -> tuple[Crops, NDArray[np.int64]]:
+        """Return a client's crops (N, H, W, 3) and the number of each crop's holding.
+
+        Raises EmptyFolderError where none of its images gives a face.
+        """
+        return self._read(client)
+
     @property
     def crops(self) -> Mapping[str, Crops]:
         """Client -> crops; `num_images` tells how many images a client has without decoding them."""
         return _LazyCrops(self._clients, lambda client: self._read(client)[0])
 
     def labels_of(self, clients: Sequence[str]) -> Mapping[str, NDArray[np.int64]]:
-        """Return client -> the number of each crop's identity on that client, of these clients."""
-        return _Lazy(dict.fromkeys(clients), lambda client: self._read(client)[1])
+        """Return client -> the number of each crop's identity on that client, without gaps, of these clients."""
+        return Lazy(dict.fromkeys(clients), self._labels)
 
     def _decode(self, client: str) -> tuple[Crops, NDArray[np.int64]]:
         crops, labels = self._reader.read(self._clients[client])
         crops.flags.writeable = False  # so that engines know them by the array, and hash them once
-        return crops, np.unique(labels, return_inverse=True)[1].astype(np.int64)
+        return crops, labels
+
+    def _labels(self, client: str) -> NDArray[np.int64]:
+        return np.unique(self._read(client)[1], return_inverse=True)[1].astype(np.int64)
 
 
-class _Lazy(Mapping[str, T]):
+class Lazy(Mapping[str, T]):
     """A mapping whose values are made when they are asked for."""
 
     def __init__(self, keys: Mapping[str, object], make: Callable[[str], T]) -> None:
@@ -307,7 +317,7 @@ class _Lazy(Mapping[str, T]):
         return len(self._keys)
 
 
-class _LazyCrops(_Lazy[Crops]):
+class _LazyCrops(Lazy[Crops]):
     """Crops of clients, decoded when they are asked for."""
 
     def __init__(self, clients: Mapping[str, tuple[Holding, ...]], make: Callable[[str], Crops]) -> None:

@@ -194,8 +194,16 @@ def _personal(result: Mapping[str, Any]) -> list[Section]:
         f"Means over {count(found['clients'])} clients, {count(found['own_models'])} of them with a model of their own "
         f"({found['model']}), on images of all clients' people that nobody trained on."
     )
-    items = tuple((_personal_name(name), percent(value)) for name, value in found["figures"].items())
+    left_out = found.get("left_out", {})
+    items = tuple(
+        (_personal_name(name), percent(value) + _without(left_out.get(name.removesuffix("_min"), 0)))
+        for name, value in found["figures"].items()
+    )
     return [Facts("personal", "Clients' own models", items, intro=intro)]
+
+
+def _without(left_out: int) -> str:
+    return f" (without {count(left_out)} whose images cannot measure it)" if left_out else ""
 
 
 def _personal_name(name: str) -> str:

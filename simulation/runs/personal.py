@@ -8,14 +8,14 @@ Legend: N test images, G gallery images, D embedding.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mien.errors import ConfigError, UndefinedMetricError
+from mien.errors import ConfigError, EmptyFolderError, UndefinedMetricError
 from mien.evaluation import (
     OverClients,
     ScoreHistogram,
@@ -32,7 +32,8 @@ from mien.layout import ParameterPart
 from mien.methods.base import Crops, ServerState
 from mien.methods.personal import FeatureRuntime, PersonalModel, distil, fine_tune, personal_model
 from simulation.engines.base import Cohort, RoundWork
-from simulation.faces.sources import Reader
+from simulation.faces.partitions import Holding, Partition
+from simulation.faces.sources import ClientFaces, Lazy, Reader
 from simulation.runs.spec import PersonalSpec, Plan
 
 
@@ -51,20 +52,33 @@ def personal_figures(
     test_crops: Crops,
     test_labels: NDArray[np.int64],
     targets: Mapping[str, float],
-) -> dict[str, float]:
-    """Return means over clients of the personalised protocols at each target, and the worst client's of the first.
+) -> tuple[dict[str, float], dict[str, int]]:
+    """Return means over clients of the personalised protocols at each target, and the worst client's of the first;
+    and of each figure on how many clients it could not be measured, where there are any.
 
     `tar` and `tpir` are the standard forms, `tpr` and `pr` the exact replica of FedFR's released code. Galleries hold
-    the images that were trained on. What a client's images cannot measure is left out of its mean.
+    the images that were trained on. What a client's images cannot measure is left out of its mean, and so is a client
+    none of whose people has both an enrolled image and a test image (`clients` may raise EmptyFolderError for it).
     """
-    values: dict[str, list[float]] = {}
-    for client, enrolled in clients.items():
+    names = ["rank1", *(f"{kind}_{name}" for kind in ("tar", "tpir", "tpr", "pr") for name in targets)]
+    values: dict[str, list[float]] = {name: [] for name in names}
+    tested = set(test_labels.tolist())
+    for client in clients:
+        try:
+            enrolled = clients[client]
+        except EmptyFolderError:
+            continue
+        people = tested & set(enrolled.labels.tolist())
+        if not people:
+            continue
         tests_ND = models[client].embed(runtime, test_crops)
         gallery_GD = models[client].embed(runtime, enrolled.crops)
-        for name, value in _one_client(tests_ND, test_labels, gallery_GD, enrolled.labels, targets).items():
-            values.setdefault(name, []).append(value)
-    found = {name: OverClients.of(each).mean for name, each in values.items()}
-    return found | {f"{name}_min": OverClients.of(each).minimum for name, each in values.items() if "tar" in name}
+        for name, value in _one_client(tests_ND, test_labels, gallery_GD, enrolled.labels, people, targets).items():
+            values[name].append(value)
+    found = {name: OverClients.of(each) for name, each in values.items() if each}
+    worst = {f"{name}_min": each.minimum for name, each in found.items() if "tar" in name}
+    left_out = {name: len(clients) - len(each) for name, each in values.items() if len(each) < len(clients)}
+    return {name: each.mean for name, each in found.items()} | worst, left_out
 
 
 def _one_client(
@@ -72,25 +86,32 @@ def _one_client(
     test_labels: NDArray[np.int64],
     gallery_GD: NDArray[np.float32],
     gallery_labels: NDArray[np.int64],
+    people: Collection[int],
     targets: Mapping[str, float],
 ) -> dict[str, float]:
-    people = set(gallery_labels.tolist())
+    """Return what a client's images can measure; `people` are those of its gallery who have test images."""
+    found = dict[str, float]()
     scores = personalised_verification(tests_ND, test_labels, people)
-    searched = personalised_search(tests_ND, test_labels, gallery_GD, gallery_labels)
-    found = {"rank1": float(cmc(searched, 1)[0])}
     for name, target in targets.items():
         with contextlib.suppress(UndefinedMetricError):
             found[f"tar_{name}"] = 0.0 if _has_collapsed(scores) else point_at_fmr(det_curve(scores), target).tar
         with contextlib.suppress(UndefinedMetricError):
-            found[f"tpir_{name}"] = open_set_at_fpir(searched, target).tpir
-        (found[f"tpr_{name}"],) = fedfr_tpr_at_fpr(tests_ND, test_labels, people, [target])
-        (found[f"pr_{name}"],) = fedfr_pr_at_far(tests_ND, test_labels, gallery_GD, gallery_labels, [target])
+            (found[f"tpr_{name}"],) = fedfr_tpr_at_fpr(tests_ND, test_labels, people, [target])
+        with contextlib.suppress(UndefinedMetricError, ConfigError):  # the latter for a rank beyond all scores
+            (found[f"pr_{name}"],) = fedfr_pr_at_far(tests_ND, test_labels, gallery_GD, gallery_labels, [target])
+    with contextlib.suppress(UndefinedMetricError):
+        searched = personalised_search(tests_ND, test_labels, gallery_GD, gallery_labels)
+        found["rank1"] = float(cmc(searched, 1)[0])
+        for name, target in targets.items():
+            with contextlib.suppress(UndefinedMetricError):
+                found[f"tpir_{name}"] = open_set_at_fpir(searched, target).tpir
     return found
 
 
 def _has_collapsed(scores: ScoreHistogram) -> bool:
-    """Return whether all scores are equal: whoever keeps strangers out then keeps everybody out."""
-    return int(((scores.mated + scores.non_mated) > 0).sum()) == 1
+    """Return whether mated and non-mated scores all share one bin: whoever keeps strangers out then keeps all out."""
+    are_both = bool(scores.mated.any() and scores.non_mated.any())
+    return are_both and int(((scores.mated + scores.non_mated) > 0).sum()) == 1
 
 
 def check(plan: Plan) -> None:
@@ -101,24 +122,27 @@ def check(plan: Plan) -> None:
 
 
 def measured_personally(
-    plan: Plan, state: ServerState, cohort: Cohort, part: ParameterPart, runtime: FeatureRuntime, reader: Reader
+    plan: Plan,
+    state: ServerState,
+    cohort: Cohort,
+    part: ParameterPart,
+    runtime: FeatureRuntime,
+    faces: ClientFaces,
+    reader: Reader,
 ) -> dict[str, Any]:
     """Return what a run's clients have of its end: which model each uses, how many have one, and the figures.
 
-    `cohort` is that of the last round. A client that took part in no round uses the global model.
+    `left_out` says of each figure how many clients it could not be measured on. `cohort` is that of the last round. A
+    client that took part in no round uses the global model.
     """
     spec, partition = plan.spec.personal, plan.partition
     assert spec is not None
     people = {each.identity for held in partition.clients.values() for each in held}
     number = {name: i for i, name in enumerate(sorted(people))}
-    clients, tests, test_labels = dict[str, Enrolled](), list[Crops](), list[NDArray[np.int64]]()
-    for client, held in sorted(partition.clients.items()):
-        crops, labels = reader.read(held)
-        clients[client] = Enrolled(crops, np.array([number[each.identity] for each in held])[labels])
-        probes = partition.probes[client]
-        crops, labels = reader.read(probes)
-        tests.append(crops)
-        test_labels.append(np.array([number[each.identity] for each in probes])[labels])
+    clients = Lazy(dict.fromkeys(sorted(partition.clients)), lambda client: _enrolled(partition, faces, client, number))
+    probes = [each for client in clients for each in partition.probes[client]]
+    test_crops, places = _read_or_nothing(reader, probes)
+    test_labels = np.array([number[each.identity] for each in probes], np.int64)[places]
     rest, have_own = PersonalModel(state.theta), [] if spec.model == "global" else [*clients.keys() & cohort.private]
     own = {
         client: _own_model(spec, plan, state, cohort, part, runtime, client, reader.spec.dim)
@@ -126,8 +150,28 @@ def measured_personally(
     }
     targets = {f"{target:g}": target for target in plan.spec.evaluation.targets}
     used = {client: own.get(client, rest) for client in clients}
-    figures = personal_figures(runtime, clients, used, np.concatenate(tests), np.concatenate(test_labels), targets)
-    return {"model": spec.model, "clients": len(clients), "own_models": len(own), "figures": figures}
+    figures, left_out = personal_figures(runtime, clients, used, test_crops, test_labels, targets)
+    return {
+        "model": spec.model,
+        "clients": len(clients),
+        "own_models": len(own),
+        "figures": figures,
+        "left_out": left_out,
+    }
+
+
+def _enrolled(partition: Partition, faces: ClientFaces, client: str, number: Mapping[str, int]) -> Enrolled:
+    """Return what a client trained on; raises EmptyFolderError where none of its images gives a face."""
+    crops, places = faces.read(client)
+    return Enrolled(crops, np.array([number[each.identity] for each in partition.clients[client]], np.int64)[places])
+
+
+def _read_or_nothing(reader: Reader, held: Sequence[Holding]) -> tuple[Crops, NDArray[np.int64]]:
+    """Return what `reader.read` does, and no crop where none of the images gives a face."""
+    try:
+        return reader.read(tuple(held))
+    except EmptyFolderError:
+        return np.empty((0, reader.spec.height, reader.spec.width, 3), np.uint8), np.empty(0, np.int64)
 
 
 def _own_model(

@@ -227,7 +227,7 @@ _EVALUATION: Final = {
     "before": _MEASURED,
     "after": _MEASURED,
     "pretrained?": _MEASURED,
-    "personal?": {"model": str, "clients": int, "own_models": int, "figures": {"*": float}},
+    "personal?": {"model": str, "clients": int, "own_models": int, "figures": {"*": float}, "left_out?": {"*": int}},
     "angles?": {"edges_deg?": [float], "counts?": [int], "classes?": int},
     "map?": {"kind?": str, "people?": [int], "points?": [[float]]},
     "privacy?": _PRIVACY,

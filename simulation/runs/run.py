@@ -156,7 +156,9 @@ def _run(
     if private is not None:
         shown["privacy"] = dataclasses.asdict(private)
     if spec.personal is not None:
-        shown["personal"] = measured_personally(plan, state, cohort, part, OncePerRound(runtime), faces.reader)
+        shown["personal"] = measured_personally(
+            plan, state, cohort, part, OncePerRound(runtime), faces.clients, faces.reader
+        )
         tell(_personal_line(shown["personal"], spec))
     spent.note("after")
     trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
@@ -295,9 +297,10 @@ def model_of(source: ModelSource, root: Path) -> Model:
 
 @dataclass(frozen=True)
 class Faces:
-    """The cohort, and the test people's crops."""
+    """The cohort, its clients' pictures as they are kept, and the test people's crops."""
 
     cohort: Cohort = field(repr=False)
+    clients: ClientFaces = field(repr=False)
     test_crops: Crops = field(repr=False)
     test_labels: NDArray[np.int64] = field(repr=False)
     num_test_people: int
@@ -307,11 +310,15 @@ class Faces:
 def open_cohort(spec: RunSpec, root: Path) -> Cohort:
     """Return an experiment's phones, in any process that has its faces below `root`: for workers of a cluster."""
     plan = make_plan(spec, lambda source: counts_of(source, root))
-    return _cohort(plan, Reader(images_of_all(spec.faces, root), model_of(spec.model, root).spec.input))
+    reader = Reader(images_of_all(spec.faces, root), model_of(spec.model, root).spec.input)
+    return _cohort(plan, reader, _clients(plan, reader))
 
 
-def _cohort(plan: Plan, reader: Reader) -> Cohort:
-    clients = ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
+def _clients(plan: Plan, reader: Reader) -> ClientFaces:
+    return ClientFaces(reader, plan.partition.clients, reader.spec.width * reader.spec.height * 3)
+
+
+def _cohort(plan: Plan, reader: Reader, clients: ClientFaces) -> Cohort:
     task = plan.spec.task
     needs_public = plan.spec.is_federated and find_method(task.method).requirements(task).public_faces
     public = PublicFaces(*reader.read(plan.partition.public)) if needs_public else None
@@ -325,9 +332,10 @@ def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
     reader = Reader(images_of_all(plan.spec.faces, root), model.input)
     limit = plan.spec.evaluation.max_people or len(plan.partition.test)
     test = plan.partition.test[:limit]
-    cohort = replace(_cohort(plan, reader), validators=_validators(plan, reader))
+    clients = _clients(plan, reader)
+    cohort = replace(_cohort(plan, reader, clients), validators=_validators(plan, reader))
     crops, test_labels = reader.read(test)
-    return Faces(cohort, crops, test_labels, len(test), reader)
+    return Faces(cohort, clients, crops, test_labels, len(test), reader)
 
 
 def _check_tested(plan: Plan) -> None:
@@ -441,9 +449,10 @@ def _personal_line(found: Mapping[str, Any], spec: RunSpec) -> str:
         for target in spec.evaluation.targets
         if (name := f"tar_{target:g}") in figures
     )
-    return (
-        f"clients' people, {found['model']} models: {rates or 'no TAR to be measured'}, rank 1 {figures['rank1']:.2%}"
-    )
+    rank = f"rank 1 {figures['rank1']:.2%}" if "rank1" in figures else "no rank 1 to be measured"
+    left_out = max(found["left_out"].values(), default=0)
+    unmeasured = f"; {left_out} of {found['clients']} clients lack images for some figure" if left_out else ""
+    return f"clients' people, {found['model']} models: {rates or 'no TAR to be measured'}, {rank}{unmeasured}"
 
 
 def _line(record: Mapping[str, Any], num_rounds: int, left_s: float | None) -> str:

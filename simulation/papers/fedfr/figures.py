@@ -42,5 +42,5 @@ def personal_figures(split: Split, models: Mapping[str, PersonalModel]) -> dict[
         name: Enrolled(split.clients[name].crops, numbers.start + split.clients[name].labels)
         for name, numbers in split.places().items()
     }
-    found = measured_figures(split.bench.runtime, clients, models, split.test_crops, split.test_labels, TARGETS)
+    found, _ = measured_figures(split.bench.runtime, clients, models, split.test_crops, split.test_labels, TARGETS)
     return {f"personal_{name}": value for name, value in found.items()}

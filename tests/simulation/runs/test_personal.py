@@ -9,13 +9,15 @@ import pytest
 
 from mien.errors import ConfigError
 from mien.methods.personal import PersonalModel
+from simulation.faces.datasets import people_of
+from simulation.faces.sources import counts_of, images_of_all
 from simulation.pages.run_page import write_run
 from simulation.runs.collected import collect
 from simulation.runs.experiment import Job
 from simulation.runs.grid import load_sweep, measure_run
 from simulation.runs.personal import Enrolled, personal_figures
 from simulation.runs.run import dry_run, run_experiment
-from simulation.runs.spec import parse
+from simulation.runs.spec import RunSpec, make_plan, parse
 from tests.simulation.runs.test_experiment import quiet
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -89,12 +91,66 @@ def test_figures_are_means_over_clients_each_with_its_own_model() -> None:
     same = PersonalModel(tiny.theta)
     dim = tiny.spec.input.dim
     flat = PersonalModel(tiny.theta, np.zeros((dim, dim), np.float32), np.ones(dim, np.float32))
-    both = personal_figures(runtime, clients, {"a": same, "b": same}, tests, labels, {"0.1": 0.1})
-    one = personal_figures(runtime, clients, {"a": same, "b": flat}, tests, labels, {"0.1": 0.1})
-    alone = personal_figures(runtime, {"a": clients["a"]}, {"a": same}, tests, labels, {"0.1": 0.1})
+    both, _ = personal_figures(runtime, clients, {"a": same, "b": same}, tests, labels, {"0.1": 0.1})
+    one, _ = personal_figures(runtime, clients, {"a": same, "b": flat}, tests, labels, {"0.1": 0.1})
+    alone, _ = personal_figures(runtime, {"a": clients["a"]}, {"a": same}, tests, labels, {"0.1": 0.1})
     assert both["tar_0.1"] == 1.0
     assert one["tar_0.1_min"] < one["tar_0.1"] < 1.0
     assert one["tar_0.1"] == pytest.approx((alone["tar_0.1"] + one["tar_0.1_min"]) / 2)
+
+
+def without_faces(root: Path, held: str, *, every: bool = False) -> RunSpec:
+    """Return the small experiment on a copy of the faces where what one client (all: `every`) `held` are no images.
+
+    The copies have the shipped people's names, so they are dealt as those are.
+    """
+    people = people_of(None)
+    for name, pictures in people.items():
+        (root / "faces" / name).mkdir(parents=True)
+        for picture in pictures:
+            (root / "faces" / name / picture.name).symlink_to(picture)
+    spec = parse(SMALL.replace('kind = "shipped"', 'path = "faces"\nsynthetic = true').replace("branch", "global"))
+    plan = make_plan(spec, lambda source: counts_of(source, root))
+    images = images_of_all(spec.faces, root)
+    for client in sorted(plan.partition.clients)[: None if every else 1]:
+        for holding in getattr(plan.partition, held)[client]:
+            for number in holding.images:
+                picture = images[holding.identity][number]
+                picture.unlink()
+                picture.write_bytes(b"no image")
+    return spec
+
+
+def test_a_client_whose_probes_give_no_face_is_left_out_and_counted(tmp_path: Path) -> None:
+    spec = without_faces(tmp_path, "probes")
+    told: list[str] = []
+    found = run_experiment(spec, tmp_path / "out", tmp_path, tell=told.append)
+    personal = found["personal"]
+    assert personal["left_out"] == {"rank1": 1, "tar_0.2": 1, "tpr_0.2": 1, "pr_0.2": 1, "tpir_0.2": 3}  # 4 strangers
+    assert personal["figures"].keys() == {"rank1", "tar_0.2", "tar_0.2_min", "tpr_0.2", "pr_0.2"}
+    assert any("3 of 3 clients lack images" in line for line in told)
+    assert "without 1 whose images cannot measure it" in write_run(tmp_path / "out").read_text()
+
+
+def test_where_no_probe_gives_a_face_nothing_is_measured_and_the_run_ends_well(tmp_path: Path) -> None:
+    spec = without_faces(tmp_path, "probes", every=True)
+    told: list[str] = []
+    personal = run_experiment(spec, tmp_path / "out", tmp_path, tell=told.append)["personal"]
+    assert personal["figures"] == {}
+    assert set(personal["left_out"].values()) == {3}
+    assert any("no TAR to be measured, no rank 1 to be measured" in line for line in told)
+
+
+def test_what_one_probe_cannot_measure_is_left_out_of_its_figure_alone() -> None:
+    """One image of a person has no mated pair, and no target above what one person's scores hold has a rank."""
+    tiny = tiny_cnn()
+    crops = made_up_crops(6, seed=1, spread=3)
+    clients = {"a": Enrolled(crops[:2], np.zeros(2, np.int64))}
+    found, left_out = personal_figures(
+        tiny.runtime(), clients, {"a": PersonalModel(tiny.theta)}, crops[2:], np.array([0, 1, 1, 1]), {"0.9": 0.9}
+    )
+    assert left_out == {"tar_0.9": 1, "tpr_0.9": 1, "pr_0.9": 1}
+    assert found.keys() == {"rank1", "tpir_0.9"}
 
 
 @pytest.mark.parametrize(
