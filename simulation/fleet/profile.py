@@ -103,6 +103,11 @@ class Availability(_Table):
         super().__post_init__()
         if self.day_to_h <= self.day_from_h:
             raise ConfigError("availability.day_to_h must lie after availability.day_from_h")
+        if self.job_every_minutes < self.job_minutes:
+            raise ConfigError(
+                f"availability.job_every_minutes is {self.job_every_minutes:g}, from start to start; it must not be "
+                f"less than availability.job_minutes, {self.job_minutes:g}"
+            )
         if not self.zones_h or any(not -14 <= zone <= 14 for zone in self.zones_h):
             raise ConfigError("availability.zones_h lists hours between -14 and 14, at least one")
         _check_length("availability.zones_h", self.zones_h)

@@ -53,6 +53,7 @@ MANY = "".join(f'[[{{0}}]]\nname = "c{i}"\nshare = {1 / 101}\n{{1}}\n' for i in 
         (MANY.format("tiers", "slowdown = 1.0"), "tiers has 101 entries"),
         (MANY.format("networks", "down_mbit_s = 1.0\nup_mbit_s = 1.0"), "networks has 101 entries"),
         ("[availability]\nday_from_h = 23.5\n", "day_to_h must lie after"),
+        ("[availability]\njob_minutes = 70\n", "job_every_minutes is 60, from start to start; it must not be less"),
         ("[work]\ntrained_parameters = 0\n", "trained_parameters"),
         ("[work\n", "not valid TOML"),
         ("failures = 3\n", "failures"),
