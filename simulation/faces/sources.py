@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
@@ -262,6 +262,16 @@ class Reader:
             return decode_image(image.read_bytes()).shape[:2] == (self.spec.height, self.spec.width)
         except (OSError, InputError):
             return False
+
+
+def check_kept(what: str, people: Iterable[Holding], image_bytes: int, settings: str) -> None:
+    """Raise ConfigError, which names the `settings` to lower, where the crops of `people` fill more than KEEP_BYTES."""
+    num_images = sum(len(each.images) for each in people)
+    if num_images * image_bytes > KEEP_BYTES:
+        raise ConfigError(
+            f"{what} in memory: {num_images} images take {num_images * image_bytes / 1e9:.1f} GB, and "
+            f"{KEEP_BYTES / 1e9:.1f} are the most; lower {settings}"
+        )
 
 
 class ClientFaces:

@@ -19,7 +19,7 @@ from simulation.centralised.systems import Faces, Trainer, dan_loss, dann_loss
 from simulation.engines.base import Cohort, device_seed
 from simulation.engines.engine import RoundRecord, Step
 from simulation.faces.partitions import Holding
-from simulation.faces.sources import KEEP_BYTES, Reader
+from simulation.faces.sources import Reader, check_kept
 from simulation.runs.spec import CentralSpec, Plan
 
 EVERYBODY: Final = "everybody"
@@ -41,12 +41,11 @@ def check(plan: Plan, image_bytes: int) -> None:
     for what, people in groups.items():
         if len(people) < 2:
             raise ConfigError(f"{what} tells people apart, and has {len(people)}; give it two or more")
-    num_images = sum(len(each.images) for each in held(plan)) if groups else 0
-    if num_images * image_bytes > KEEP_BYTES:
-        raise ConfigError(
-            f"training in one place keeps all crops in memory: {num_images} images take "
-            f"{num_images * image_bytes / 1e9:.1f} GB, and {KEEP_BYTES / 1e9:.1f} are the most; lower "
-            "partition.identities or train_images"
+    if spec.system in ("dan", "dann"):
+        groups[f"system {spec.system}"] = held(plan)  # both are kept at once
+    for what, people in groups.items():
+        check_kept(
+            f"{what} keeps all of its crops", people, image_bytes, "partition.identities, public or train_images"
         )
 
 

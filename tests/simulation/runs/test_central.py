@@ -13,6 +13,7 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import ConfigError, MienError
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.base import device_seed
+from simulation.faces import sources
 from simulation.faces.datasets import people_of
 from simulation.faces.models import read_model
 from simulation.faces.partitions import Holding
@@ -187,12 +188,32 @@ def test_mistakes_are_named(change: tuple[str, str], says: str) -> None:
 def test_a_dry_run_refuses_what_a_start_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dry_run(parse(POOLED), tmp_path)["method"] == "pooled"
     one = parse(POOLED.replace("clients = 4", "clients = 1"))
-    monkeypatch.setattr(central, "KEEP_BYTES", 10**5)
+    monkeypatch.setattr(sources, "KEEP_BYTES", 10**5)
     for spec, says in ((one, "tells people apart, and has 1"), (parse(POOLED), "most; lower partition.identities")):
         for start in (dry_run, lambda each, root: run_experiment(each, root / "out", root, tell=quiet)):
             with pytest.raises(MienError, match=says):
                 start(spec, tmp_path)
     assert not (tmp_path / "out" / "records.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("public", "most", "says"),
+    [(3, 31, None), (10, 31, "central.pretrain keeps all of its crops in memory: 100 images")],
+    ids=["few public people", "many public people"],
+)
+def test_memory_is_that_of_the_people_who_are_read(
+    public: int, most: int, says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients hold 40 pictures of 112 x 112 RGB, and a pre-training on public people reads none of these at once."""
+    text = SMALL.replace("clients = 3", "clients = 4").replace("test = 8", f"test = 5\npublic = {public}") + CENTRAL
+    plan = make_plan(parse(text + PRETRAIN), lambda source: counts_of(source, tmp_path))
+    assert sum(len(each.images) for each in held(plan)) == 40
+    monkeypatch.setattr(sources, "KEEP_BYTES", most * 112 * 112 * 3)
+    if says is None:
+        central.check(plan, 112 * 112 * 3)
+    else:
+        with pytest.raises(ConfigError, match=says):
+            central.check(plan, 112 * 112 * 3)
 
 
 @pytest.mark.parametrize(("name", "rows"), [("systems", 3), ("personal", 5)])
