@@ -404,10 +404,15 @@ class RunFolder:
         self._key = folder / "checkpoint.key"
 
     def start(self, spec: RunSpec, header: Header) -> None:
-        """Make the folder of a new run; raises AlreadyExistsError for one that holds records."""
+        """Make the folder of a new run; raises AlreadyExistsError for one that holds records.
+
+        Raises KeyStoreError where a model that an earlier run was pre-trained to cannot be removed.
+        """
         self.check_free()
         make_folder(self.folder)
-        shutil.rmtree(self.pretrained, ignore_errors=True)  # of a run that never came to a round, and may be another
+        if self.pretrained.exists():  # of a run that never came to a round, and may be another
+            with storage_errors(str(self.pretrained)):
+                shutil.rmtree(self.pretrained)
         self.journal.begin(header)
         write_atomically(self.experiment, to_json(to_mapping(spec)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,8 @@ import numpy as np
 import pytest
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.errors import ConfigError, MienError
+from mien.errors import ConfigError, KeyStoreError, MienError
+from mien.records import to_mapping
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.base import device_seed
 from simulation.faces import sources
@@ -23,7 +26,7 @@ from simulation.runs import central
 from simulation.runs.central import EVERYBODY, held
 from simulation.runs.collected import collect
 from simulation.runs.grid import load_sweep
-from simulation.runs.records import RunFolder
+from simulation.runs.records import Header, RunFolder
 from simulation.runs.run import dry_run, model_of, run_experiment
 from simulation.runs.spec import RunSpec, make_plan, parse
 from tests.helpers import ROOT
@@ -214,6 +217,24 @@ def test_memory_is_that_of_the_people_who_are_read(
     else:
         with pytest.raises(ConfigError, match=says):
             central.check(plan, 112 * 112 * 3)
+
+
+def test_a_model_of_an_earlier_run_that_cannot_be_removed_stops_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the new run would begin with it, as one does that goes on."""
+
+    def refused(path: str, **_place: Any) -> None:
+        raise PermissionError(errno.EACCES, "may not", path)
+
+    spec, run = parse(POOLED), RunFolder(tmp_path / "out")
+    run.pretrained.mkdir(parents=True)
+    (run.pretrained / "model.json").write_text("{}")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "rmdir", refused)
+        with pytest.raises(KeyStoreError, match=r"may not write .*pretrained"):
+            run.start(spec, Header.now(spec.name, to_mapping(spec), "0" * 64, 0))
+    assert not run.experiment.exists()
 
 
 @pytest.mark.parametrize(("name", "rows"), [("systems", 3), ("personal", 5)])
