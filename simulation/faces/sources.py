@@ -219,26 +219,35 @@ def _archived(source: FacesSource, archive: Path) -> dict[str, PersonImages]:
 
 @dataclass
 class Reader:
-    """Decodes images of holdings; images that give no face are counted by their error's code, never silently lost."""
+    """Decodes images of holdings; images that give no face are counted by their error's code, never silently lost.
+
+    An image counts once, however often it is read.
+    """
 
     images: Mapping[str, PersonImages] = field(repr=False)
     spec: FaceInputSpec
-    failures: Counter[str] = field(default_factory=Counter)
+    _failed: dict[tuple[str, int], str] = field(default_factory=dict, repr=False)
     _pipelines: dict[bool, FacePipeline] = field(default_factory=dict, repr=False)
+
+    @property
+    def failures(self) -> Counter[str]:
+        """How many images gave no face, by the code of the error."""
+        return Counter(self._failed.values())
 
     def read(self, held: tuple[Holding, ...]) -> tuple[Crops, NDArray[np.int64]]:
         """Return crops (N, H, W, 3) and the number of each crop's holding; raises EmptyFolderError for no crop."""
         parts, labels = [], []
         for label, holding in enumerate(held):
-            crops = self._crops(self.images[holding.identity], holding.images)
+            crops = self._crops(holding)
             parts.append(crops)
             labels += [label] * len(crops)
         if not labels:
             raise EmptyFolderError(f"no image of {len(held)} people gives a face; use other images")
         return parts[0] if len(parts) == 1 else np.concatenate(parts), np.array(labels, np.int64)
 
-    def _crops(self, images: PersonImages, numbers: Sequence[int]) -> Crops:
+    def _crops(self, holding: Holding) -> Crops:
         """Return one person's crops (N, H, W, 3); those of a data set are a view where nothing has to be cut."""
+        images, numbers = self.images[holding.identity], holding.images
         if isinstance(images, StoredImages):
             return self._fitted(images.crops(numbers))
         pipeline, crops = self._pipeline(self._is_aligned(images[0])), []
@@ -246,7 +255,7 @@ class Reader:
             try:
                 crops.append(pipeline.acquire(decode_image(images[number].read_bytes())).crop)
             except InputError as error:
-                self.failures[error.code] += 1
+                self._failed[holding.identity, number] = error.code
         return np.stack(crops) if crops else np.empty((0, self.spec.height, self.spec.width, 3), np.uint8)
 
     def _fitted(self, crops: Crops) -> Crops:

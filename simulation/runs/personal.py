@@ -33,7 +33,7 @@ from mien.methods.base import Crops, ServerState
 from mien.methods.personal import FeatureRuntime, PersonalModel, distil, fine_tune, personal_model
 from simulation.engines.base import Cohort, RoundWork
 from simulation.faces.partitions import Holding, Partition
-from simulation.faces.sources import ClientFaces, Lazy, Reader
+from simulation.faces.sources import ClientFaces, Lazy, Reader, check_kept
 from simulation.runs.spec import PersonalSpec, Plan
 
 
@@ -114,11 +114,23 @@ def _has_collapsed(scores: ScoreHistogram) -> bool:
     return are_both and int(((scores.mated + scores.non_mated) > 0).sum()) == 1
 
 
-def check(plan: Plan) -> None:
-    """Raise ConfigError where clients' people cannot be compared with others."""
+def check(plan: Plan, image_bytes: int) -> None:
+    """Raise ConfigError where clients' people cannot be compared with others, or where memory cannot hold the probes.
+
+    What clients trained on is read client by client.
+    """
+    if plan.spec.personal is None:
+        return
     people = {each.identity for held in plan.partition.clients.values() for each in held}
-    if plan.spec.personal is not None and len(people) < 2:
+    if len(people) < 2:
         raise ConfigError("[personal] compares clients' people with each other; give the partition two or more")
+    probes = [each for held in plan.partition.probes.values() for each in held]
+    check_kept(
+        "[personal] keeps the probes of all clients' people",
+        probes,
+        image_bytes,
+        "partition.identities or probe_images",
+    )
 
 
 def measured_personally(

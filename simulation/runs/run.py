@@ -191,8 +191,9 @@ def check_start(plan: Plan, model: Model, on: DeviceName) -> tuple[ParameterPart
     spec, task, dim = plan.spec, plan.spec.task, model.spec.input.dim
     _check_tested(plan)
     part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
-    personal.check(plan)
-    central.check(plan, model.spec.input.width * model.spec.input.height * 3)
+    image_bytes = model.spec.input.width * model.spec.input.height * 3
+    personal.check(plan, image_bytes)
+    central.check(plan, image_bytes)
     trained = dataclasses.replace(model.spec, trainable=tuple(part.names))
     if not spec.is_federated:
         TorchRuntime(trained, model.layout, device=on, precision=spec.precision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from mien.errors import ConfigError
 from mien.methods.personal import PersonalModel
+from simulation.faces import sources
 from simulation.faces.datasets import people_of
 from simulation.faces.sources import counts_of, images_of_all
 from simulation.pages.run_page import write_run
@@ -17,7 +19,7 @@ from simulation.runs.experiment import Job
 from simulation.runs.grid import load_sweep, measure_run
 from simulation.runs.personal import Enrolled, personal_figures
 from simulation.runs.run import dry_run, run_experiment
-from simulation.runs.spec import RunSpec, make_plan, parse
+from simulation.runs.spec import CentralSpec, RunSpec, make_plan, parse
 from tests.simulation.runs.test_experiment import quiet
 from tests.tiny import made_up_crops, tiny_cnn
 
@@ -99,10 +101,10 @@ def test_figures_are_means_over_clients_each_with_its_own_model() -> None:
     assert one["tar_0.1"] == pytest.approx((alone["tar_0.1"] + one["tar_0.1_min"]) / 2)
 
 
-def without_faces(root: Path, held: str, *, every: bool = False) -> RunSpec:
+def without_faces(root: Path, held: str, *, every: bool = False, least: int | None = None) -> RunSpec:
     """Return the small experiment on a copy of the faces where what one client (all: `every`) `held` are no images.
 
-    The copies have the shipped people's names, so they are dealt as those are.
+    With `least` that many of each person are none. Copies have the shipped people's names, and are dealt as those are.
     """
     people = people_of(None)
     for name, pictures in people.items():
@@ -114,7 +116,7 @@ def without_faces(root: Path, held: str, *, every: bool = False) -> RunSpec:
     images = images_of_all(spec.faces, root)
     for client in sorted(plan.partition.clients)[: None if every else 1]:
         for holding in getattr(plan.partition, held)[client]:
-            for number in holding.images:
+            for number in holding.images[:least]:
                 picture = images[holding.identity][number]
                 picture.unlink()
                 picture.write_bytes(b"no image")
@@ -139,6 +141,23 @@ def test_where_no_probe_gives_a_face_nothing_is_measured_and_the_run_ends_well(t
     assert personal["figures"] == {}
     assert set(personal["left_out"].values()) == {3}
     assert any("no TAR to be measured, no rank 1 to be measured" in line for line in told)
+
+
+def test_an_image_without_a_face_counts_once_however_often_it_is_read(tmp_path: Path) -> None:
+    """It is read before the rounds, in them, and where clients' people are measured."""
+    spec = without_faces(tmp_path, "clients", least=1)
+    pooled = replace(spec, system="pooled", central=CentralSpec(pretrain=spec.task.local, on="labelled"))
+    found = run_experiment(pooled, tmp_path / "out", tmp_path, tell=quiet)
+    assert sum(found["failures"].values()) == 2  # one of each of the client's two people
+    assert found["personal"]["clients"] == 3
+
+
+def test_probes_that_memory_cannot_hold_are_refused_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "KEEP_BYTES", 10**5)
+    with pytest.raises(ConfigError, match=r"probes of all clients' people in memory: 12 images .* lower partition"):
+        dry_run(parse(SMALL), tmp_path)
 
 
 def test_what_one_probe_cannot_measure_is_left_out_of_its_figure_alone() -> None:
