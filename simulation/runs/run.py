@@ -360,6 +360,10 @@ def _check_validators(plan: Plan) -> None:
             f"partition.validators is {number}; each of the {task.validators.size} validators of task.validators.size "
             "needs four people or more"
         )
+    if plan.spec.partition.min_images < 2:
+        raise ConfigError(
+            "partition.min_images is 1; validators compare pictures of the same person, so set it to 2 or more"
+        )
 
 
 def _validators(plan: Plan, reader: Reader) -> Mapping[str, ValidationFaces]:

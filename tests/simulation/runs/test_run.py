@@ -116,11 +116,12 @@ def test_validators_of_the_partition_judge_every_round(tmp_path: Path) -> None:
     [
         ("validators = 12\n", "", "partition.validators is 0; each of the 3 validators"),
         ("validators = 12", "validators = 11", "needs four people or more"),
+        ("min_images = 3\ntrain_images = 3", "min_images = 1", "partition.min_images is 1; validators compare"),
         ("candidates = 2", 'validation = "off"', "nobody judges in this task"),
         ("validators = 12", "validators = -1", "partition.validators is -1"),
         ('reveals = ["local_models"]\n', "", "weightings of one round's updates"),
     ],
-    ids=["none", "few", "off", "negative", "three silos hide nobody"],
+    ids=["none", "few", "one picture", "off", "negative", "three silos hide nobody"],
 )
 def test_validators_that_cannot_judge_are_refused_before_a_start(
     before: str, after: str, says: str, tmp_path: Path
