@@ -144,6 +144,11 @@ def add_move(app: typer.Typer, program: Program) -> None:
         if not server.database_path.is_file():
             raise NotFoundError(f"there is no {server.database_path}; the {name}'s rows lie elsewhere already")
         source, what = sqlite_url(server.database_path), f"mien-{name}"
+        if (
+            target.startswith("sqlite:///")
+            and Path(target.removeprefix("sqlite:///")).resolve() == server.database_path.resolve()
+        ):
+            raise ConfigError(f"{setting} names the folder's own {name}.db; name another database, an empty one")
         with exclusive(server.lock_path, program=what), sole_server(source, program=what):
             with contextlib.closing(server.open_store(source, Clock())) as store:
                 newest = store.audit(lambda log, db: log.read(db, last=1))

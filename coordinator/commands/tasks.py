@@ -120,8 +120,15 @@ def _over_preset(values: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"preset is {name!r}; known presets: {', '.join(sorted(PRESETS))}")
     for table, preset in PRESETS[name].items():
         said = own.get(table, {})
-        own[table] = {**preset, **said} if isinstance(said, Mapping) else said
+        if isinstance(said, Mapping):
+            own[table] = {**{name: _within(name, value, said) for name, value in preset.items()}, **said}
     return own
+
+
+def _within(name: str, value: float, said: Mapping[str, Any]) -> float:
+    """Return a preset's value, of a soft deadline no more than the hard one that the file has in its place."""
+    hard = said.get(name.replace("_soft", ""), value)
+    return min(value, hard) if isinstance(hard, int | float) else value
 
 
 @app.command("list")

@@ -17,16 +17,31 @@ from coordinator.keys import pki
 from mien.errors import ConfigError
 
 _PROBE_S: Final = 5.0
-_GLANCE_S: Final = 2.0
+_GLANCE_S: Final = 5.0
 
 
 class Answer(Enum):
     """What answers at an address to whoever greets by TLS 1.3, and what that says of a call that failed."""
 
-    NOBODY = "nothing takes connections"
-    SHUT = "connections are taken, and shut before a certificate is shown, as by a balancer without a server"
-    STRANGER = "another certificate, or another protocol"
-    SERVER = "the server of the authority"
+    NOBODY = "no {server} answers at {address}; start it with mien-{server} serve, or check the address"
+    CLOSED = (
+        "{address} takes connections and shuts them before a {server} shows itself, as a load balancer does while no "
+        "server behind it is ready; mien-{server} doctor on the server's machine says what it waits for: its database, "
+        "say"
+    )
+    SILENT = (
+        "{address} takes connections and says nothing; the {server} there is overloaded, or it is something else: run "
+        "again, or check the address"
+    )
+    STRANGER = "the server at {address} is not the {server} of this ca.pem; check the address and the clock"
+    SERVER = (
+        "the {server} at {address} is there, and broke this connection off: it was just started or stopped (run "
+        "again), or does not accept these credentials (mien-{server} operator makes new ones)"
+    )
+
+    def advice(self, server: str, address: object) -> str:
+        """Return what whoever called `server` ("coordinator", "registrar") at an address should do."""
+        return self.value.format(server=server, address=address)
 
 
 class ServerLeaf:
@@ -80,7 +95,7 @@ class ServerLeaf:
 
 
 def who_answers(address: str, ca_pem: bytes, *, named: str = "") -> Answer:
-    """Return who takes connections at `address` (host:port); blocks for some seconds at most.
+    """Return who takes connections at `address` (host:port); blocks for `_GLANCE_S` for each step at most.
 
     `named` is the host that the certificate has to be for, where that is not the address's own.
 
@@ -99,12 +114,14 @@ def who_answers(address: str, ca_pem: bytes, *, named: str = "") -> Answer:
     with raw:
         try:
             context.wrap_socket(raw, server_hostname=name.strip("[]")).close()
+        except TimeoutError:
+            return Answer.SILENT
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
-            return Answer.SHUT
+            return Answer.CLOSED
         except ssl.SSLError:
             return Answer.STRANGER
-        except OSError:  # reset, or silent for as long as this waits
-            return Answer.SHUT
+        except OSError:  # reset
+            return Answer.CLOSED
     return Answer.SERVER
 
 

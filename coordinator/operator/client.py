@@ -15,7 +15,7 @@ import grpc
 
 from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
-from coordinator.keys.tls import Answer, who_answers
+from coordinator.keys.tls import who_answers
 from coordinator.operator.sending import sent
 from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
 from mien.models import bundles
@@ -283,19 +283,8 @@ class Coordinator:
                 "nobody with such a one; run mien-coordinator operator renew where the coordinator's folder is, or "
                 "have a new request signed there (operator sign); if it should be valid still, check the clock"
             )
-        advice = {
-            Answer.NOBODY: f"no coordinator answers at {address}; start it with mien-coordinator serve, or check the "
-            "address",
-            Answer.SHUT: f"{address} takes connections and shuts them before a coordinator shows itself, as a load "
-            "balancer does while none of its coordinators is ready; mien-coordinator doctor on a coordinator's "
-            "machine, or its /readyz, says what it waits for: its database, say",
-            Answer.STRANGER: f"the server at {address} is not the coordinator of this ca.pem; check the address and "
-            "the clock",
-            Answer.SERVER: f"the coordinator at {address} is there, and broke this connection off: it was just "
-            "started or stopped (run again), or does not accept these credentials (mien-coordinator operator renew)",
-        }
         answer = await asyncio.to_thread(who_answers, address, credentials.ca_pem, named=self._named)
-        return UnreachableError(advice[answer])
+        return UnreachableError(answer.advice("coordinator", address))
 
 
 @contextlib.asynccontextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPException
 from typing import Final
 
 from mien.errors import UnreachableError
@@ -24,13 +24,16 @@ def ask_waiting(host: str, port: int) -> dict[tuple[str, str], int]:
     status, body = _ask(host, port, "/metrics")
     if status != HTTPStatus.OK:
         raise UnreachableError(f"the coordinator at {host}:{port} tells no metrics now; try again")
-    families = text_string_to_metric_families(body.decode(errors="replace"))
-    samples = [each for family in families if family.name == "mien_round_devices" for each in family.samples]
-    return {
-        (each.labels["task"], each.labels["population"]): int(each.value)
-        for each in samples
-        if each.labels["step"] == "waiting"
-    }
+    try:
+        families = text_string_to_metric_families(body.decode(errors="replace"))
+        samples = [each for family in families if family.name == "mien_round_devices" for each in family.samples]
+        return {
+            (each.labels["task"], each.labels["population"]): int(each.value)
+            for each in samples
+            if each.labels["step"] == "waiting"
+        }
+    except (ValueError, KeyError) as error:  # cut in the middle, or another program's
+        raise UnreachableError(f"what answers at {host}:{port} are no coordinator's metrics") from error
 
 
 def _ask(host: str, port: int, path: str) -> tuple[int, bytes]:
@@ -40,6 +43,8 @@ def _ask(host: str, port: int, path: str) -> tuple[int, bytes]:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read(_MAX_ANSWER_BYTES)
+    except HTTPException as error:
+        raise UnreachableError(f"what answers at {here}:{port} speaks no HTTP; check metrics_port") from error
     except OSError as error:
         raise UnreachableError(
             f"nothing answers at {here}:{port}; start the coordinator, or set metrics_port"

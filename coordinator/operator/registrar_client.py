@@ -13,7 +13,7 @@ from cryptography import x509
 
 from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
-from coordinator.keys.tls import Answer, who_answers
+from coordinator.keys.tls import who_answers
 from mien.errors import NotFoundError, UnreachableError
 from mien.protocol import MAX_MESSAGE_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.status import from_rpc_error, is_ours
@@ -180,16 +180,5 @@ async def _answer(call: Awaitable[_T], address: _Address, ca_pem: bytes) -> _T:
     except grpc.aio.AioRpcError as error:
         if error.code() is grpc.StatusCode.UNAVAILABLE and not is_ours(error):
             answer = await asyncio.to_thread(who_answers, address.target, ca_pem)
-            raise UnreachableError(_WHY_UNREACHABLE[answer].format(address)) from error
+            raise UnreachableError(answer.advice("registrar", address)) from error
         raise from_rpc_error(error, peer=f"the registrar at {address}") from error
-
-
-_WHY_UNREACHABLE: Final = {
-    Answer.NOBODY: "no registrar answers at {}; start it with mien-registrar serve, or check the address",
-    Answer.SHUT: "{} takes connections and shuts them before a registrar shows itself, as a load balancer does that "
-    "has no server to pass them to; look whether mien-registrar serve runs behind it (mien-registrar doctor)",
-    Answer.STRANGER: "the server at {} is not the registrar of this ca.pem; check the address, and the clock",
-    Answer.SERVER: "the registrar at {} is there, and broke this connection off: it has just been started or stopped "
-    "(run again), or it does not accept these credentials (those of an older release are made anew: mien-registrar "
-    "operator)",
-}

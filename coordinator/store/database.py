@@ -229,6 +229,12 @@ def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
         _upgrade(connection, folder, head)
 
 
+def hold_schema(connection: sa.Connection) -> None:
+    """Let no other program make or change tables until the connection's transaction ends; SQLite locks by itself."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+
+
 def upgrade(connection: sa.Connection, schema: Schema) -> None:
     """Bring a database to a program's schema within the transaction of a connection; see `migrate`."""
     _upgrade(connection, schema.migrations, schema.head)
@@ -242,8 +248,7 @@ def _upgrade(connection: sa.Connection, folder: Path, head: str) -> None:
     config = Config()
     config.set_main_option("script_location", str(folder).replace("%", "%%"))
     known = {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}
-    if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+    hold_schema(connection)
     current = _revision(connection)
     if current is not None and current not in known:
         raise VersionError(

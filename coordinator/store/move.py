@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from coordinator.store.database import Schema, database_errors, mark_moved, open_engine, upgrade
+from coordinator.store.database import Schema, database_errors, hold_schema, mark_moved, open_engine, upgrade
 from mien.errors import AlreadyExistsError, CorruptDataError
 
 _AT_ONCE: Final = 500
@@ -55,6 +55,7 @@ def move(source_url: str, target_url: str, schema: Schema, *, setting: str) -> C
 
 def _fill(here: sa.Connection, there: sa.Connection, schema: Schema, content: Content, setting: str) -> None:
     """Copy all rows into an empty database; into one that holds exactly these, nothing."""
+    hold_schema(there)  # before looking: a server that starts there meanwhile would make the tables
     held = set(sa.inspect(there).get_table_names())
     if held:
         if held >= set(schema.tables.tables) and _content(there, schema) == content:

@@ -96,18 +96,20 @@ def test_a_database_that_is_down_behind_a_balancer_is_no_fault_of_certificates(
     assert asyncio.run(tasks()) == 0
     assert greeting().startswith("mien-coordinator")
     postgres_server.stop()
-    until(fleet, balancer, Answer.SHUT)
-    with pytest.raises(UnreachableError, match="shuts them before a coordinator shows itself") as operators:
-        asyncio.run(tasks())
-    with pytest.raises(UnreachableError, match="shuts them before a server shows itself") as phones:
-        greeting()
-    for told in (operators, phones):
-        assert not any(word in told.value.message for word in ("certificate", "ca.pem", "credentials", "TLS"))
-    found = examined(fleet)
-    assert "the running coordinator says of its database" in found["database"].detail
-    assert "the running coordinator takes no devices (database: " in found["coordinator"].detail
-    assert not any("certificate" in each.detail for each in found.values() if not each.ok)
-    postgres_server.start()
+    try:
+        until(fleet, balancer, Answer.CLOSED)
+        with pytest.raises(UnreachableError, match="shuts them before a coordinator shows itself") as operators:
+            asyncio.run(tasks())
+        with pytest.raises(UnreachableError, match="shuts them before a server shows itself") as phones:
+            greeting()
+        for told in (operators, phones):
+            assert not any(word in told.value.message for word in ("certificate", "ca.pem", "credentials", "TLS"))
+        found = examined(fleet)
+        assert "the running coordinator says of its database" in found["database"].detail
+        assert "the running coordinator takes no devices (database: " in found["coordinator"].detail
+        assert not any("certificate" in each.detail for each in found.values() if not each.ok)
+    finally:
+        postgres_server.start()
     until(fleet, balancer, Answer.SERVER)
     assert asyncio.run(tasks()) == 0
     assert greeting().startswith("mien-coordinator")

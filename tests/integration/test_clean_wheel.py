@@ -86,7 +86,7 @@ def test_the_wheel_holds_every_file_of_the_packages(built: Path) -> None:
         path.relative_to(ROOT).as_posix()
         for package in packages
         for path in (ROOT / package).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
     }
     with zipfile.ZipFile(built) as archive:
         held = {name for name in archive.namelist() if name.startswith(tuple(f"{package}/" for package in packages))}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -20,9 +22,15 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(LACKING), reason=LACKING
 
 
 def running(session: int) -> set[str]:
-    """Return the names of the processes of a session."""
-    listed = subprocess.run(["ps", "-s", str(session), "-o", "comm="], capture_output=True, text=True, check=False)
-    return {name for name in listed.stdout.split() if name != "<defunct>"}
+    """Return the names of the processes of a session that have not ended."""
+    names = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            name, rest = stat.read_text(encoding="utf-8", errors="replace").split("(", 1)[1].rsplit(")", 1)
+            state, _, _, its_session = rest.split()[:4]
+            if int(its_session) == session and state != "Z":
+                names.add(name)
+    return names
 
 
 def test_a_cluster_runs_a_round_and_ends_by_ctrl_c() -> None:
@@ -50,5 +58,6 @@ def test_a_cluster_runs_a_round_and_ends_by_ctrl_c() -> None:
             assert time.monotonic() < end, left
             time.sleep(0.1)
     finally:
-        process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

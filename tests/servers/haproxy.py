@@ -28,9 +28,14 @@ class Server:
     metrics_port: int
 
 
+def binary() -> str | None:
+    """Return HAProxy's program; Debian puts it where only root looks."""
+    return shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
+
+
 def missing() -> str:
     """Return why no balancer can be started here, nothing if one can."""
-    return "" if shutil.which("haproxy") else "HAProxy is not installed; on Debian: apt-get install haproxy"
+    return "" if binary() else "HAProxy is not installed; on Debian: apt-get install haproxy"
 
 
 def configuration(port: int, servers: Sequence[Server]) -> str:
@@ -59,7 +64,7 @@ def haproxy(servers: Sequence[Server]) -> Iterator[str]:
         config, log = Path(name) / "haproxy.cfg", Path(name) / "log"
         config.write_text(configuration(port, servers), encoding="utf-8")
         with log.open("ab") as out:
-            process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], stdout=out, stderr=out)
+            process = subprocess.Popen([str(binary()), "-db", "-f", str(config)], stdout=out, stderr=out)
         try:
             end = time.monotonic() + READY_S
             while not _takes_connections(port):

@@ -254,6 +254,9 @@ def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) ->
     deadlines = read_task(file).deadlines
     after_the_choice = ("training_s", "keys_s", "shares_s", "upload_s", "consistency_s", "unmask_s")
     assert sum(getattr(deadlines, name) for name in after_the_choice) < 600, "it ends within one job of Android's"
+    file.write_text(text.format("phones").replace("keys_s = 40", "training_s = 100\nupload_s = 20"))
+    deadlines = read_task(file).deadlines  # a soft deadline of the preset's does not outlast the file's own
+    assert (deadlines.training_s, deadlines.training_soft_s, deadlines.upload_soft_s) == (100.0, 100.0, 20.0)
     file.write_text(text.format("fones"))
     with pytest.raises(ConfigError, match="preset is 'fones'; known presets: phones"):
         read_task(file)

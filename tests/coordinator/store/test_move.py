@@ -185,6 +185,10 @@ def test_not_beside_a_server_and_not_to_nowhere(home_of: Callable[[str], ServerH
     nowhere = run("mien-registrar", "move-database", "--home", home.folder)
     assert "store_url names no other database; set it to an empty one, in registrar.toml or by " in nowhere.err
     assert VARIABLES["registrar"] in nowhere.err
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLES["registrar"], f"sqlite:///{home.folder}/../{home.folder.name}/registrar.db")
+        itself = run("mien-registrar", "move-database", "--home", home.folder)
+    assert "store_url names the folder's own registrar.db; name another database" in itself.err
     with exclusive(home.lock_path, program="mien-registrar"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLES["registrar"], "postgresql://nobody@127.0.0.1:1/none")
         beside = run("mien-registrar", "move-database", "--home", home.folder)
