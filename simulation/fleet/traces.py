@@ -32,7 +32,7 @@ from mien.errors import ConfigError, CorruptDataError
 from mien.shell.files import read_limited
 from simulation.fleet.phones import Capacity
 from simulation.fleet.profile import Profile
-from simulation.fleet.windows import DAY_S, Spans
+from simulation.fleet.windows import DAY_S, End, Spans
 
 MAX_TRACE_BYTES: Final = 1 << 30
 MAX_CLIENTS: Final = 5_000_000
@@ -169,7 +169,8 @@ class TracePresence:
         phones = (self._clients[spans] + nth * self._num_clients).astype(np.int32)
         ends = starts + (self._ends_s - self._starts_s)[spans]
         rng = np.random.default_rng([self._seed, 7, day + 1_000_000])
-        return Spans(phones, starts, ends, (rng.random(len(phones)) < self._offline_share).astype(np.int8))
+        is_offline = rng.random(len(phones)) < self._offline_share
+        return Spans(phones, starts, ends, np.where(is_offline, End.OFFLINE, End.IN_USE).astype(np.int8))
 
     def _check_number(self, spans_a_day: float) -> None:
         if spans_a_day > MOST_SPANS_A_DAY:
