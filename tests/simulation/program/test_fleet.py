@@ -121,6 +121,19 @@ def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
     assert answer["policies"][1]["rounds_closed"] > 0
 
 
+def test_the_guides_night_runs_by_the_profile_beside_it(tmp_path: Path) -> None:
+    """As the file's own first lines say."""
+    path = ROOT / "docs/examples/night.toml"
+    command = next(line for line in path.read_text().splitlines() if line.startswith("# mien-sim fleet"))
+    _, _, _, named, *options = shlex.split(command)
+    assert ROOT / named == path
+    options[options.index("--profile") + 1] = str(ROOT / options[options.index("--profile") + 1])
+    answer = json.loads(call(path, *options, "--days", 0.02, "--out", tmp_path / "out", "--json"))
+    assert [each["phones"] for each in answer["policies"]] == [200]
+    availability = json.loads((tmp_path / "out" / "summary.json").read_text())["run"]["profile"]["availability"]
+    assert [availability[name] for name in ("job_minutes", "job_every_minutes", "restricted_share")] == [10, 11, 0.1]
+
+
 def test_a_trace_says_how_many_phones_there_are(task: Path, tmp_path: Path) -> None:
     client = {"active": [0], "inactive": [3600], "finish_time": 7200}
     speed = {"computation": 50.0, "communication": 8000.0}
