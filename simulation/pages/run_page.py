@@ -12,7 +12,7 @@ import numpy as np
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
 from mien.format import count, percent, points, score
-from mien.records import to_mapping
+from mien.records import from_mapping, to_mapping
 from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, columns, render
 from simulation.pages.figures import (
@@ -28,6 +28,7 @@ from simulation.pages.figures import (
 )
 from simulation.runs.experiment import harm
 from simulation.runs.records import REPORT, RunFolder
+from simulation.runs.spec import RunSpec
 
 MAP_WORDS = {"pca": "the two directions of largest variance (PCA)", "tsne": "t-SNE, which keeps neighbours near"}
 
@@ -42,9 +43,11 @@ def write_run(folder: Path) -> Path:
 
 def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None) -> str:
     """Return a self-contained HTML page of a run; `result` is None while it has not come to its end."""
+    run = from_mapping(RunSpec, spec)
     sections: list[Section] = []
     if result is None:
-        text = f"{len(records)} of {spec['task']['rounds']} rounds are done. Go on with mien-sim run --resume."
+        done = f"{len(records)} of {run.num_rounds} rounds are done" if run.num_rounds else "The run has not ended"
+        text = f"{done}. Go on with mien-sim run --resume."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     else:
         worse = harm(result["before"], result["after"])
@@ -53,17 +56,12 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     if warnings := _warnings(records):
         sections.append(Prose("warnings", "Trained nothing", warnings, is_notice=True))
     if records:
-        sections += _rounds(records, result, _trains_by(spec))
+        sections += _rounds(records, result, run.trains_by)
     if result is not None:
         sections += [*_personal(result), *_shown(result), *_privacy(result)]
-    sections.append(_facts(spec, result))
-    lede = spec.get("about") or f"{_trains_by(spec)}, {spec['task']['rounds']} rounds."
-    return render(Report(spec["name"], lede, tuple(sections)))
-
-
-def _trains_by(spec: Mapping[str, Any]) -> str:
-    system = spec.get("system", "federated")
-    return str(spec["task"]["method"] if system == "federated" else system)
+    sections.append(_facts(spec, run.trains_by, result))
+    lede = run.about or f"{run.trains_by}, {run.num_rounds} rounds."
+    return render(Report(run.name, lede, tuple(sections)))
 
 
 def worse_notice(sentences: Sequence[str]) -> list[Section]:
@@ -256,8 +254,8 @@ def _log(records: Sequence[Mapping[str, Any]]) -> Table:
     return Table("rounds", "Rounds", "One record a round.", heads, rows)
 
 
-def _facts(spec: Mapping[str, Any], result: Mapping[str, Any] | None) -> Facts:
-    items = [("Method", _trains_by(spec)), ("Model", _model(spec["model"])), ("Paper", spec.get("paper", ""))]
+def _facts(spec: Mapping[str, Any], method: str, result: Mapping[str, Any] | None) -> Facts:
+    items = [("Method", method), ("Model", _model(spec["model"])), ("Paper", spec.get("paper", ""))]
     items.append(("Faces", ", ".join(source.get("path") or source["kind"] for source in spec["faces"])))
     if result is not None:
         items += [(name.replace("_", " ").capitalize(), count(n)) for name, n in result["partition"].items()]

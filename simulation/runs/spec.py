@@ -216,6 +216,8 @@ class RunSpec:
     personal: PersonalSpec | None = None
 
     def __post_init__(self) -> None:
+        if self.system == "federated":
+            object.__setattr__(self, "system", None)  # one meaning has one form, and so one hash
         if not self.faces:
             raise ConfigError("the experiment has no faces; add a table [[faces]]")
         self._check_central()
@@ -276,7 +278,7 @@ class RunSpec:
     @property
     def is_federated(self) -> bool:
         """True if clients train by the task's method."""
-        return self.system in (None, "federated")
+        return self.system is None
 
     @property
     def num_rounds(self) -> int:
@@ -287,6 +289,10 @@ class RunSpec:
     def trains_by(self) -> str:
         """What a run trains by, in a word: the task's method, or the system in one place."""
         return self.task.method if self.is_federated else str(self.system)
+
+    def is_labelled(self, domain: str) -> bool:
+        """Return whether a client that holds people of this domain knows who they are."""
+        return all(source.labelled for source in self.faces if source.domain == domain)
 
     def _check_method(self, method: Method) -> None:
         try:
@@ -391,7 +397,7 @@ class Plan:
 
     def is_labelled(self, identity: str) -> bool:
         """True if a client that holds this person knows who it is."""
-        return self.domains[identity] not in {source.domain for source in self.spec.faces if not source.labelled}
+        return self.spec.is_labelled(self.domains[identity])
 
     def summary(self) -> dict[str, Any]:
         """Return the summary of a dry run: sizes of data and partition, method, rounds, what is missing."""
@@ -421,8 +427,7 @@ def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: 
         domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
     if not counts:
         raise EmptyFolderError("the data sets hold nobody; look at faces.path")
-    unlabelled = {source.domain for source in spec.faces if not source.labelled}
-    partition = build(spec.partition, counts, lambda name: domains[name], lambda name: domains[name] not in unlabelled)
+    partition = build(spec.partition, counts, lambda name: domains[name], lambda name: spec.is_labelled(domains[name]))
     if spec.is_federated and len(partition.clients) < spec.task.cohort.min_reports:
         raise ConfigError(
             f"there are {len(partition.clients)} clients and task.cohort.min_reports is "

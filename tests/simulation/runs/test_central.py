@@ -21,7 +21,7 @@ from simulation.faces.datasets import people_of
 from simulation.faces.models import read_model
 from simulation.faces.partitions import Holding
 from simulation.faces.sources import Reader, counts_of, images_of_all
-from simulation.pages.run_page import write_run
+from simulation.pages.run_page import run_page, write_run
 from simulation.runs import central
 from simulation.runs.central import EVERYBODY, held
 from simulation.runs.collected import collect
@@ -107,6 +107,8 @@ def test_what_is_only_pretrained_has_no_rounds(tmp_path: Path) -> None:
     found = run_experiment(spec, tmp_path / "out", tmp_path, tell=quiet)
     assert RunFolder(tmp_path / "out").records() == []
     assert found["rounds"] == 0
+    assert "pretrained, 0 rounds." in write_run(tmp_path / "out").read_text()
+    assert "The run has not ended. Go on" in run_page(to_mapping(spec), [], None)
     assert found["after"] == found["pretrained"]
     assert found["after"]["model_id"] != found["before"]["model_id"]
     assert run_experiment(spec, tmp_path / "out", tmp_path, resume=True, tell=quiet) == found
@@ -155,6 +157,11 @@ def test_domains_are_drawn_together_or_merged(system: str, tmp_path: Path, monke
     assert 0 < len(source) < len(everybody)
     assert found["method"] == system
     assert [record["weight"] for record in RunFolder(tmp_path / "out").records()] == [images[1]] * 2
+
+
+def test_federated_is_what_a_run_is_that_names_no_system() -> None:
+    named = parse(SMALL.replace('name = "small"', 'name = "small"\nsystem = "federated"'))
+    assert to_mapping(named) == to_mapping(parse(SMALL))
 
 
 def test_whom_two_clients_hold_is_one_person() -> None:
