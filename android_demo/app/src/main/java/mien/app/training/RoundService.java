@@ -34,10 +34,11 @@ public final class RoundService extends Service {
     public int onStartCommand(Intent asked, int flags, int startId) {
         startForeground(ID, notification(R.string.stage_connecting), ServiceInfo.FOREGROUND_SERVICE_TYPE_DATA_SYNC);
         try {
-            Training training = Phone.of(this).training;
+            Phone phone = Phone.of(this);
+            Training training = phone.training;
             if (asked != null && STOP.equals(asked.getAction())) {
                 training.stop();
-            } else if (training.startNow(this, this::stopSelf)) {
+            } else if (training.startNow(this, () -> ended(phone))) {
                 runs = true;
                 unhear = training.hear(() -> show(training));
             }
@@ -53,6 +54,11 @@ public final class RoundService extends Service {
     /** Android 15 gives such work six hours a day. */
     public void onTimeout(int startId, int type) {
         Phone.of(this).training.stop();
+        stopSelf();
+    }
+
+    private void ended(Phone phone) {
+        TrainingJob.planNextUnlessTraining(this, phone);
         stopSelf();
     }
 

@@ -6,6 +6,8 @@ import android.app.job.JobScheduler;
 import android.app.job.JobService;
 import android.content.ComponentName;
 import android.content.Context;
+import android.os.Handler;
+import android.os.Looper;
 import mien.app.Phone;
 import mien.client.MienException;
 
@@ -45,6 +47,16 @@ public final class TrainingJob extends JobService {
         }
     }
 
+    /**
+     * Plans the next start, unless a round is under way, whose end does it: Android stops a running job that is scheduled
+     * anew, and one that started meanwhile would find the round still there.
+     */
+    static void planNextUnlessTraining(Context context, Phone phone) {
+        if (!phone.training.isRunning()) {
+            planNext(context, phone.choices.nextTryMs(), System.currentTimeMillis());
+        }
+    }
+
     private static JobInfo.Builder job(Context context, int id) {
         return new JobInfo.Builder(id, new ComponentName(context, TrainingJob.class))
                 .setRequiresCharging(true)
@@ -64,7 +76,7 @@ public final class TrainingJob extends JobService {
             Phone phone = Phone.of(this);
             boolean starts = phone.training.startByNight(this, () -> end(phone, parameters));
             if (!starts) {
-                planNext(this, phone.choices.nextTryMs(), System.currentTimeMillis());
+                planNextUnlessTraining(this, phone);
             }
             return starts;
         } catch (MienException error) {
@@ -73,9 +85,10 @@ public final class TrainingJob extends JobService {
     }
 
     private void end(Phone phone, JobParameters parameters) {
-        planNext(this, phone.choices.nextTryMs(), System.currentTimeMillis());
         // Not to be planned anew as it is: the period does that, and a job that waits for idleness may not back off.
         jobFinished(parameters, false);
+        // Android hears it from this thread's queue: until then the job runs, and planning it would have it stopped.
+        new Handler(Looper.getMainLooper()).post(() -> planNextUnlessTraining(this, phone));
     }
 
     @Override

@@ -15,6 +15,7 @@ import android.content.Intent;
 import android.net.ConnectivityManager;
 import android.net.NetworkCapabilities;
 import android.os.BatteryManager;
+import android.os.Looper;
 import android.os.PowerManager;
 import android.view.View;
 import android.view.ViewGroup;
@@ -44,6 +45,7 @@ import org.robolectric.Shadows;
 import org.robolectric.android.controller.ActivityController;
 import org.robolectric.android.controller.ServiceController;
 import org.robolectric.annotation.Config;
+import org.robolectric.shadows.ShadowLooper;
 import org.robolectric.shadows.ShadowNetworkCapabilities;
 import org.robolectric.shadows.ShadowService;
 import org.robolectric.shadows.ShadowSystemClock;
@@ -295,6 +297,43 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void nothingIsPlannedWhileANightsRoundIsUnderWay() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        phone().settle(context());
+        at(true, true, false);
+        TrainingJob once = Robolectric.buildService(TrainingJob.class).create().get();
+        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+            assertTrue(once.onStartJob(null));
+            assertFalse("one trains", Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
+            assertNull("Android would stop the job that trains, and start it each minute", next());
+        }
+        phone().training.stopAndWait();
+        ShadowLooper main = Shadows.shadowOf(Looper.getMainLooper());
+        while (!Shadows.shadowOf(once).getIsJobFinished()) {
+            main.runOneTask();
+        }
+        assertNull("nor before it has said that it is finished", next());
+        await("whoever trained plans at the end", () -> next() != null);
+    }
+
+    @Test
+    public void theNightGoesOnAfterARoundOfTheOwners() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        phone().settle(context());
+        at(true, true, false);
+        RoundService service;
+        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+            service = taking(1).get();
+            assertTrue(phone().training.isRunning());
+            assertFalse(Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
+            assertNull("it would start each minute, and find the owner's round", next());
+        }
+        phone().training.stop();
+        await("the owner's round ends", () -> Shadows.shadowOf(service).isStoppedBySelf());
+        assertNotNull(next());
+    }
+
+    @Test
     public void aScreenSaverOnTheChargerIsNoOwnerAtWork() {
         at(true, true, true);
         assertEquals(Collections.singletonList("idle"), PhoneConditions.byNight(context()).unmet());
@@ -321,6 +360,15 @@ public class TrainingTest extends ScreenRunner {
 
     private static JobInfo planned() {
         return context().getSystemService(JobScheduler.class).getPendingJob(1);
+    }
+
+    private static JobInfo next() {
+        return context().getSystemService(JobScheduler.class).getPendingJob(TrainingJob.NEXT_ID);
+    }
+
+    /** Returns the service after a first start, with a round under way that reaches nobody. */
+    private static ServiceController<RoundService> taking(int startId) {
+        return Robolectric.buildService(RoundService.class, new Intent()).create().startCommand(0, startId);
     }
 
     private static String rowText(Activity screen, int column, int row) {
