@@ -23,7 +23,10 @@ public final class RoundService extends Service {
     private static final int ID = 1;
 
     private Runnable unhear = () -> {};
-    private boolean runs;
+    /** The newest start: Android ends an app whose service stops with a start on its way, so that no older one stops it. */
+    private int newest;
+    /** The start that began the round under way; 0 where none did. */
+    private int began;
 
     /** Begins one round; to be called while a screen of the app is in front, for Android allows it then alone. */
     static void start(Context context) {
@@ -32,21 +35,23 @@ public final class RoundService extends Service {
 
     @Override
     public int onStartCommand(Intent asked, int flags, int startId) {
+        newest = startId;
         startForeground(ID, notification(R.string.stage_connecting), ServiceInfo.FOREGROUND_SERVICE_TYPE_DATA_SYNC);
         try {
             Phone phone = Phone.of(this);
             Training training = phone.training;
             if (asked != null && STOP.equals(asked.getAction())) {
                 training.stop();
-            } else if (training.startNow(this, () -> ended(phone))) {
-                runs = true;
+            } else if (training.startNow(this, () -> ended(phone, startId))) {
+                began = startId;
+                unhear.run();
                 unhear = training.hear(() -> show(training));
             }
         } catch (MienException error) {
-            runs = false; // a home that cannot be opened now: the screen says why
+            // a home that cannot be opened now: the screen says why
         }
-        if (!runs) {
-            stopSelf();
+        if (began == 0) {
+            stopSelf(startId);
         }
         return START_NOT_STICKY;
     }
@@ -54,12 +59,16 @@ public final class RoundService extends Service {
     /** Android 15 gives such work six hours a day. */
     public void onTimeout(int startId, int type) {
         Phone.of(this).training.stop();
-        stopSelf();
+        stopSelf(newest);
     }
 
-    private void ended(Phone phone) {
+    /** Stops once the round that a start began is over, unless a later start began another before this was told. */
+    private void ended(Phone phone, int startId) {
         TrainingJob.planNextUnlessTraining(this, phone);
-        stopSelf();
+        if (began == startId) {
+            began = 0;
+            stopSelf(newest);
+        }
     }
 
     @Override

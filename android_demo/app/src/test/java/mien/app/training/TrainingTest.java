@@ -334,6 +334,46 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void aTapWhileARoundEndsBeginsAnother() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        ServiceController<RoundService> service = taking(1);
+        ShadowService shown = Shadows.shadowOf(service.get());
+        phone().training.stopAndWait();
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        assertEquals("a second start may be on its way, and Android keeps the service for it", 1, shown.getStopSelfId());
+        service.startCommand(0, 2);
+        phone().training.stopAndWait(); // what says so on the main thread comes after the third
+        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+            service.startCommand(0, 3);
+            Shadows.shadowOf(Looper.getMainLooper()).idle();
+            assertTrue(phone().training.isRunning());
+            assertEquals("the third goes on", 1, shown.getStopSelfId());
+        }
+        service.withIntent(new Intent().setAction(RoundService.STOP)).startCommand(0, 4);
+        await("the newest start is the last", () -> shown.getStopSelfId() == 4);
+        service.withIntent(new Intent()).startCommand(0, 5);
+        service.get().onTimeout(5, 0);
+        assertEquals(5, shown.getStopSelfId());
+    }
+
+    @Test
+    public void aTapThatFindsTheNightTrainingEndsItself() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        ServiceController<RoundService> service = taking(1);
+        phone().training.stopAndWait();
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        phone().choices.tryAgainAt(0);
+        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+            assertTrue(Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
+            service.startCommand(0, 2);
+            assertEquals("no round of its own is under way", 2, Shadows.shadowOf(service.get()).getStopSelfId());
+            assertTrue(phone().training.isRunning());
+        }
+    }
+
+    @Test
     public void aScreenSaverOnTheChargerIsNoOwnerAtWork() {
         at(true, true, true);
         assertEquals(Collections.singletonList("idle"), PhoneConditions.byNight(context()).unmet());
