@@ -11,6 +11,7 @@ import android.content.pm.ServiceInfo;
 import android.os.IBinder;
 import mien.app.Phone;
 import mien.app.R;
+import mien.app.Work;
 import mien.client.MienException;
 
 /**
@@ -36,13 +37,14 @@ public final class RoundService extends Service {
     @Override
     public int onStartCommand(Intent asked, int flags, int startId) {
         newest = startId;
-        startForeground(ID, notification(R.string.stage_connecting), ServiceInfo.FOREGROUND_SERVICE_TYPE_DATA_SYNC);
+        boolean isInFront = false;
         try {
+            isInFront = comesToFront();
             Phone phone = Phone.of(this);
             Training training = phone.training;
             if (asked != null && STOP.equals(asked.getAction())) {
                 training.stop();
-            } else if (training.startNow(this, () -> ended(phone, startId))) {
+            } else if (isInFront && training.startNow(this, () -> ended(phone, startId))) {
                 began = startId;
                 unhear.run();
                 unhear = training.hear(() -> show(training));
@@ -50,10 +52,21 @@ public final class RoundService extends Service {
         } catch (MienException error) {
             // a home that cannot be opened now: the screen says why
         }
-        if (began == 0) {
+        if (began == 0 || !isInFront) {
             stopSelf(startId);
         }
         return START_NOT_STICKY;
+    }
+
+    /** Returns whether Android lets the service come to the front: not on Android 15 once its hours of the day are over, say. */
+    private boolean comesToFront() {
+        try {
+            startForeground(ID, notification(R.string.stage_connecting), ServiceInfo.FOREGROUND_SERVICE_TYPE_DATA_SYNC);
+            return true;
+        } catch (IllegalStateException error) { // ForegroundServiceStartNotAllowedException, which Android 10 and 11 lack
+            Phone.of(this).device.journal.note(Work.unforeseen(error), System.currentTimeMillis());
+            return false;
+        }
     }
 
     /** Android 15 gives such work six hours a day. */

@@ -7,6 +7,7 @@ import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
+import android.app.ForegroundServiceStartNotAllowedException;
 import android.app.KeyguardManager;
 import android.app.job.JobInfo;
 import android.app.job.JobScheduler;
@@ -371,6 +372,21 @@ public class TrainingTest extends ScreenRunner {
             assertEquals("no round of its own is under way", 2, Shadows.shadowOf(service.get()).getStopSelfId());
             assertTrue(phone().training.isRunning());
         }
+    }
+
+    @Test
+    public void aRoundThatAndroidLetsNotComeToTheFrontEndsNoApp() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        ServiceController<RoundService> service = Robolectric.buildService(RoundService.class, new Intent()).create();
+        ShadowService shown = Shadows.shadowOf(service.get());
+        shown.setThrowInStartForeground(new ForegroundServiceStartNotAllowedException("Time limit already exhausted"));
+        service.startCommand(0, 1);
+        assertFalse(phone().training.isRunning());
+        assertEquals(1, shown.getStopSelfId());
+        Journal.Entry entry = phone().device.journal.entries().get(0);
+        assertEquals(Outcome.Kind.FAILED, entry.kind);
+        assertTrue(entry.reason, entry.reason.contains("ForegroundServiceStartNotAllowedException"));
     }
 
     @Test
