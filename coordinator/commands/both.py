@@ -130,7 +130,7 @@ def add_move(app: typer.Typer, program: Program) -> None:
     def move_database(*, home: Path = Home, as_json: bool = Json) -> None:
         from coordinator.store.audit import local_actor
         from coordinator.store.database import sole_server, sqlite_url
-        from coordinator.store.move import move
+        from coordinator.store.move import check_target, move
         from mien.shell.lock import exclusive
 
         os.umask(0o077)
@@ -144,15 +144,12 @@ def add_move(app: typer.Typer, program: Program) -> None:
         if not server.database_path.is_file():
             raise NotFoundError(f"there is no {server.database_path}; the {name}'s rows lie elsewhere already")
         source, what = sqlite_url(server.database_path), f"mien-{name}"
-        if (
-            target.startswith("sqlite:///")
-            and Path(target.removeprefix("sqlite:///")).resolve() == server.database_path.resolve()
-        ):
-            raise ConfigError(f"{setting} names the folder's own {name}.db; name another database, an empty one")
         with exclusive(server.lock_path, program=what), sole_server(source, program=what):
             with contextlib.closing(server.open_store(source, Clock())) as store:
                 newest = store.audit(lambda log, db: log.read(db, last=1))
-                if not newest or newest[-1].action != "database.move":  # else an earlier run was interrupted
+                again = bool(newest) and newest[-1].action == "database.move"  # an earlier run was interrupted
+                check_target(target, server.database_path, setting=setting, again=again)
+                if not again:
                     store.log(local_actor(), "database.move", name)
             content = move(source, target, server.schema(), setting=setting)
         rows = sum(content.counts.values())

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
-from mien.errors import MienError, NotFoundError
+from mien.errors import MienError, NotFoundError, VersionError
 from mien.shell.doctor import Finding
 
 CA_WARNING_DAYS: Final = 180
@@ -80,6 +80,24 @@ class FolderChecks(Generic[H]):
         return url
 
     def _store(self) -> contextlib.closing[Any]:
-        """Return the store of a database that is there, open while a block runs; errors as in `_database`."""
-        self._database()
+        """Return the store of a database that is there, open while a block runs; errors as in `_revision`."""
+        self._revision()
         return self._home.store()
+
+    def _revision(self) -> str:
+        """Return the schema's revision; raises NotFoundError for no database, VersionError for another revision.
+
+        To open a store would make the one and change the other.
+        """
+        from coordinator.store.database import open_engine, schema_revision
+
+        engine = open_engine(self._database())
+        try:
+            found, head = schema_revision(engine), self._home.schema().head
+        finally:
+            engine.dispose()
+        if found is None:
+            raise NotFoundError("the database is empty; serve makes its tables, move-database fills them")
+        if found != head:
+            raise VersionError(f"schema is {found}, this program's {head}; serve migrates an older one")
+        return found

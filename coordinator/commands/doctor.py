@@ -26,8 +26,7 @@ from coordinator.operator.client import Examined, connect
 from coordinator.operator.readiness import ask_readiness
 from coordinator.operator.registrar_client import hello
 from coordinator.service.revocations import Revocations, check_lists
-from coordinator.store.database import open_engine, schema_revision
-from coordinator.store.store import SCHEMA, Store
+from coordinator.store.store import Store
 from mien.errors import (
     ConfigError,
     CorruptDataError,
@@ -35,7 +34,6 @@ from mien.errors import (
     MienError,
     NotFoundError,
     UnreachableError,
-    VersionError,
 )
 from mien.models import bundles
 from mien.protocol.ids import ModelId
@@ -125,14 +123,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
             )
         if "database_url" in self._differing:
             return "answers, says the running coordinator; this shell reads another database_url"
-        engine = open_engine(self._database())
-        try:
-            revision = schema_revision(engine)
-        finally:
-            engine.dispose()
-        if revision != SCHEMA:
-            raise VersionError(f"schema is {revision}, this program's {SCHEMA}; serve migrates an older one")
-        return f"schema {revision}"
+        return f"schema {self._revision()}"
 
     async def models(self) -> str:
         blobs = self._home.blobs(self._config, "models")

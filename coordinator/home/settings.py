@@ -26,7 +26,8 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 """Hosts that are this machine, and reached from nowhere else."""
 
 _ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
-_URL_PASSWORD: Final = re.compile(r"(://[^/@\s]*?:)[^/@\s]*@")
+_URL_PASSWORD: Final = re.compile(r"(://[^:/?#@]*:).*@")  # to the last @: a password may hold any character
+_URL_SECRET: Final = re.compile(r"([?&][^=&]*(?:pass|secret|key|token)[^=&]*=)[^&#]*", re.IGNORECASE)
 _RELEASE_KEY: Final = re.compile(r"[0-9a-f]{64}")
 _MAX_FILE_BYTES: Final = 64 * 1024
 
@@ -88,9 +89,14 @@ def check_release_key(value: str) -> None:
 
 
 def shown(config: object) -> dict[str, Any]:
-    """Return every setting by its name as it may be shown: a password in a URL is masked."""
-    values = to_mapping(config)
-    return {name: _URL_PASSWORD.sub(r"\1***@", v) if isinstance(v, str) else v for name, v in values.items()}
+    """Return every setting by its name as it may be shown: passwords and keys in URLs are masked."""
+    return {name: _masked(v) if isinstance(v, str) else v for name, v in to_mapping(config).items()}
+
+
+def _masked(text: str) -> str:
+    if "://" not in text:
+        return text
+    return _URL_SECRET.sub(r"\1***", _URL_PASSWORD.sub(r"\1***@", text))
 
 
 def settings_sha256(config: object) -> str:

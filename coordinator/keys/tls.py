@@ -109,7 +109,7 @@ def who_answers(address: str, ca_pem: bytes, *, named: str = "") -> Answer:
     name = named or host
     try:
         raw = socket.create_connection((host.strip("[]"), int(port)), timeout=_GLANCE_S)
-    except OSError:
+    except (OSError, ValueError):  # the latter for what no host can be called
         return Answer.NOBODY
     with raw:
         try:

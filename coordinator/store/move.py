@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from coordinator.store.database import Schema, database_errors, hold_schema, mark_moved, open_engine, upgrade
-from mien.errors import AlreadyExistsError, CorruptDataError
+from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError
 
 _AT_ONCE: Final = 500
 _HASHES: Final = 2**256
@@ -31,6 +32,27 @@ class Content:
     def digest(self) -> str:
         """The sum as 64 hexadecimal digits."""
         return f"{self.sum:064x}"
+
+
+def check_target(target_url: str, source: Path, *, setting: str, again: bool) -> None:
+    """Raise ConfigError for a target that rows would not stay in, AlreadyExistsError for one that holds tables.
+
+    `again` lets an earlier run have made them. Errors of connecting are those of `database_errors`.
+    """
+    if target_url.startswith("sqlite"):
+        url = sa.make_url(target_url)
+        file = Path(url.database or "")
+        if not file.is_absolute() or url.query:
+            raise ConfigError(f"{setting} names no lasting file; name a PostgreSQL database, or sqlite:////PATH")
+        if file.resolve() == source.resolve():
+            raise ConfigError(f"{setting} names the folder's own {source.name}; name another database, an empty one")
+    engine = open_engine(target_url, setting=setting)
+    try:
+        with database_errors(), engine.connect() as there:
+            if not again and sa.inspect(there).get_table_names():
+                raise _not_empty(setting)
+    finally:
+        engine.dispose()
 
 
 def move(source_url: str, target_url: str, schema: Schema, *, setting: str) -> Content:
@@ -60,9 +82,7 @@ def _fill(here: sa.Connection, there: sa.Connection, schema: Schema, content: Co
     if held:
         if held >= set(schema.tables.tables) and _content(there, schema) == content:
             return  # an earlier run came so far
-        raise AlreadyExistsError(
-            f"the database that {setting} names is not empty; create a new one and name that, nothing was changed"
-        )
+        raise _not_empty(setting)
     upgrade(there, schema)
     for table in reversed(schema.tables.sorted_tables):
         there.execute(table.delete())  # migrations put first rows into some
@@ -70,6 +90,14 @@ def _fill(here: sa.Connection, there: sa.Connection, schema: Schema, content: Co
         _copy(here, there, table)
     if _content(there, schema) != content:
         raise CorruptDataError(f"what arrived where {setting} points differs from what was sent; nothing was changed")
+
+
+def _not_empty(setting: str) -> AlreadyExistsError:
+    return AlreadyExistsError(
+        f"the database that {setting} names is not empty, and nothing was changed; create a new one and name that. "
+        "Only if this command was interrupted at its very end and the server has run on that database since, keep it: "
+        "it has the newer rows"
+    )
 
 
 def _copy(here: sa.Connection, there: sa.Connection, table: sa.Table) -> None:

@@ -38,13 +38,12 @@ def start(module: str, *, extra: str = "") -> NoReturn:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     with faults_end_apart():
         try:
-            program = importlib.import_module(module)
-        except ModuleNotFoundError as error:
+            importlib.import_module(module).main()
+        except ModuleNotFoundError as error:  # at the start, or where a command loads what it needs
             package = (error.name or "").partition(".")[0]
             if not extra or package in ("", *_OWN):
                 raise
             _fail_without(package, extra)
-        program.main()
     sys.exit(0)
 
 

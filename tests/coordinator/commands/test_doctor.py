@@ -20,6 +20,7 @@ from coordinator.keys import pki
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
 from coordinator.service.revocations import Revocations
+from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.store import Store
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models import bundles
@@ -71,6 +72,18 @@ def test_a_database_that_is_not_there_is_told_and_not_made(
     told = {found.name: found.detail for found in asyncio.run(checks.examine())}
     assert not database.exists()
     assert "there is no database" in told["audit log"]
+
+
+def test_an_empty_database_is_told_and_stays_empty(made: Callable[..., CoordinatorHome], postgres_url: str) -> None:
+    home = made(database_url=postgres_url)
+    told = {found.name: found.detail for found in asyncio.run(CoordinatorChecks(home, lambda: NOW).examine())}
+    assert "the database is empty" in told["database"]
+    assert "the database is empty" in told["audit log"]
+    engine = open_engine(postgres_url)
+    try:
+        assert schema_revision(engine) is None
+    finally:
+        engine.dispose()
 
 
 def test_evaluation_sets(made: Callable[..., CoordinatorHome], tmp_path: Path) -> None:

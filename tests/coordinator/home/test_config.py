@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,24 @@ def test_addresses() -> None:
     for address in ("c", "c:0", "c:70000", "c:x", ""):
         with pytest.raises(ConfigError):
             CoordinatorConfig(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://mien:SECRET@db:5432/mien",
+        "postgresql://mien:SEC/RET@db/mien",
+        "postgresql://mien:SEC RET@db/mien",
+        "postgresql://mien:SEC@RET@db/mien",
+        "postgresql://db/mien?user=mien&password=SEC/RET",
+        "postgresql://db/mien?sslmode=verify-full&sslpassword=SECRET",
+        "s3://key:SEC/RET@bucket/mien",
+    ],
+)
+def test_no_part_of_a_password_is_shown_however_a_url_has_it(url: str) -> None:
+    told = shown(CoordinatorConfig("c.example:7443", database_url=url))["database_url"]
+    assert "***" in told
+    assert not {"SEC", "RET"} & set(re.findall("SEC|RET", told))
 
 
 def test_a_password_in_a_url_is_neither_shown_nor_hashed() -> None:

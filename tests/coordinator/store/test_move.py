@@ -185,10 +185,21 @@ def test_not_beside_a_server_and_not_to_nowhere(home_of: Callable[[str], ServerH
     nowhere = run("mien-registrar", "move-database", "--home", home.folder)
     assert "store_url names no other database; set it to an empty one, in registrar.toml or by " in nowhere.err
     assert VARIABLES["registrar"] in nowhere.err
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(VARIABLES["registrar"], f"sqlite:///{home.folder}/../{home.folder.name}/registrar.db")
-        itself = run("mien-registrar", "move-database", "--home", home.folder)
-    assert "store_url names the folder's own registrar.db; name another database" in itself.err
+    own = f"sqlite:///{home.folder}/../{home.folder.name}/registrar.db"
+    for target, told in {
+        own: "store_url names the folder's own registrar.db; name another database",
+        "sqlite://": "store_url names no lasting file",
+        "sqlite:///here.db": "store_url names no lasting file",
+        "sqlite:////here.db?mode=memory": "store_url names no lasting file",
+        "postgresql://nobody@127.0.0.1:1/none": "the database does not answer",
+    }.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(VARIABLES["registrar"], target)
+            refused = run("mien-registrar", "move-database", "--home", home.folder)
+        assert refused.code not in (0, 70)
+        assert told in refused.err
+    log = call("mien-registrar", "audit", "list", "--home", home.folder)["entries"]
+    assert not [entry for entry in log if entry["action"] == "database.move"]
     with exclusive(home.lock_path, program="mien-registrar"), pytest.MonkeyPatch.context() as patch:
         patch.setenv(VARIABLES["registrar"], "postgresql://nobody@127.0.0.1:1/none")
         beside = run("mien-registrar", "move-database", "--home", home.folder)
