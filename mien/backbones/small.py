@@ -21,10 +21,7 @@ TRAINED: Final = ("conv*", "embedding.*")
 
 
 def build_small_network(spec: FaceInputSpec) -> Backbone:
-    """Return a network of 0.3 million parameters: pooling, four convolutions of stride 2 with PReLU, a linear map.
-
-    Pooling has no parameters, so that what enters `conv1` is computed once.
-    """
+    """Return a network of 0.3 million parameters: pooling, four convolutions of stride 2 with PReLU, a linear map."""
     stages: dict[str, nn.Module] = {"pool": nn.AvgPool2d(POOLED)}
     for number, (before, channels) in enumerate(zip((3, *CHANNELS), CHANNELS, strict=False), start=1):
         stages[f"conv{number}"] = ConvUnit(before, channels, 3, stride=2, padding=1, norm=False)

@@ -18,14 +18,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from mien.layout import Vector
-from mien.specs import LocalSpec, TaskSpec, from_mapping
-from simulation.engines.choice import choose
-from simulation.engines.engine import run_task
 from simulation.faces.conditions import every_second, in_condition
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench, open_network
-from simulation.papers.conditions import GROUPS, best_of
+from simulation.papers.conditions import GROUPS, best_of, trained
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables
 
@@ -63,19 +59,3 @@ def in_half(clean: Workbench, condition: str, spared: Sequence[str] = ()) -> Wor
     # Draws follow from a picture's place among all of them, so those who are spared are changed and left out.
     crops[odd[~kept]] = in_condition(condition, clean.crops[odd])[~kept]
     return replace(clean, crops=crops)
-
-
-def trained(
-    bench: Workbench, people: tuple[str, ...], settings: Mapping[str, Any], seed: int, rate: float | None = None
-) -> Vector:
-    """Return the model that a row's system makes of these people, one a phone, at the learning rate of what trains."""
-    if settings["system"] == "pooled":
-        local = from_mapping(LocalSpec, {**settings["local"], "lr": rate, "flip": False})
-        return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
-    task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
-    if rate is not None:
-        task = replace(task, local=replace(task.local, lr=rate))
-    engine = choose("auto", bench.runtime, task, bench.part).engine
-    return run_task(
-        task, bench.part, bench.dim, bench.theta, bench.cohort({name: (name,) for name in people}), engine
-    ).state.theta

@@ -21,6 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from mien.layout import Vector
+from mien.methods.base import Runtime
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.choice import choose
 from simulation.engines.engine import run_task
@@ -53,7 +54,9 @@ def measure(job: Job) -> Mapping[str, Any]:
     found = dict[str, float]()
     for condition in CONDITIONS:
         bench = behind_features(whole, np.where(known_N[:, None], features[CLEAN], features[condition]))
-        train = functools.partial(_trained, bench, phones, public, settings, job.seed)
+        held = public if settings.get("held") == "public" else phones  # the control: public people, and no phone
+        runtime = OncePerRound(bench.runtime)
+        train = functools.partial(trained, bench, held, settings, job.seed, public=public, runtime=runtime)
         if rates := settings.get("rates"):
             found[f"{condition}_rate"], theta = best_of(rates, train, bench, validation)
         else:
@@ -74,29 +77,30 @@ def best_of(
     return best, tried[best]
 
 
-def _trained(
+def trained(
     bench: Workbench,
-    phones: tuple[str, ...],
-    public: tuple[str, ...],
+    people: tuple[str, ...],
     settings: Mapping[str, Any],
     seed: int,
     rate: float | None = None,
+    *,
+    public: tuple[str, ...] = (),
+    runtime: Runtime | None = None,
 ) -> Vector:
-    """Return the model that a row's system makes of phones' people in one condition, and of clean public ones.
+    """Return the model that a row's system makes of these people, one a phone, by the bench's runtime or another.
 
-    `rate` is the learning rate of what trains.
+    `rate` is the learning rate of what trains, `public` are people whose faces everybody has.
     """
     if settings["system"] == "pretrained":
         return bench.theta
     if settings["system"] == "pooled":
         local = from_mapping(LocalSpec, {**settings["local"], "lr": rate, "flip": False})
-        return bench.trained_centrally(phones, "cosface", local, seed, **settings["cosface"])
+        return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
     if rate is not None:
         task = replace(task, local=replace(task.local, lr=rate))
-    held = public if settings.get("held") == "public" else phones  # the control: a cohort of public people, no phone
-    cohort = bench.cohort({name: (name,) for name in held}, public)
-    engine = choose("auto", OncePerRound(bench.runtime), task, bench.part).engine
+    cohort = bench.cohort({name: (name,) for name in people}, public)
+    engine = choose("auto", runtime or bench.runtime, task, bench.part).engine
     return run_task(task, bench.part, bench.dim, bench.theta, cohort, engine).state.theta
 
 

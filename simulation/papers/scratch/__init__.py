@@ -21,8 +21,7 @@ from typing import Any, Final
 
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import TRAINABLE, Workbench, open_small_network
-from simulation.papers.block import trained
-from simulation.papers.conditions import GROUPS, best_of
+from simulation.papers.conditions import GROUPS, best_of, trained
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables
 

@@ -25,8 +25,8 @@ from simulation.engines.fused import FusedEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.faces.conditions import every_second
 from simulation.faces.workbench import Workbench, open_network
-from simulation.papers.block import in_half, study, trained
-from simulation.papers.conditions import GROUPS
+from simulation.papers.block import in_half, study
+from simulation.papers.conditions import GROUPS, trained
 
 QUICK, FULL = study(quick=True, faces=None), study(quick=False, faces=None)
 FEDFACE = find_method("fedface")

@@ -59,10 +59,10 @@ def test_what_trains_counts_with_the_rate_that_validation_people_chose(monkeypat
     ready = dict.fromkeys((CLEAN, *CONDITIONS), features)
     monkeypatch.setattr(conditions, "open_features", lambda *_: (whole, ready))
 
-    def trained(bench: Workbench, *others: object) -> Vector:
+    def trained(bench: Workbench, *others: object, **_: object) -> Vector:
         return bench.theta if others[-1] == 0.2 else np.where(np.arange(len(bench.theta)) == 0, bench.theta, 0)
 
-    monkeypatch.setattr(conditions, "_trained", trained)
+    monkeypatch.setattr(conditions, "trained", trained)
     row = next(row for row in QUICK.rows if row.name == "pooled")
     found = measure(Job("pooled", 0, {**row.settings, "rates": [0.1, 0.2, 0.3]}))
     assert {found[f"{name}_rate"] for name in CONDITIONS} == {0.2}

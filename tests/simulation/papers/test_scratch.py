@@ -18,8 +18,7 @@ from simulation.engines.engine import run_task
 from simulation.engines.fused import FusedEngine
 from simulation.engines.stacked import StackedEngine
 from simulation.faces.workbench import TRAINABLE, Workbench, open_small_network
-from simulation.papers.block import trained
-from simulation.papers.conditions import GROUPS
+from simulation.papers.conditions import GROUPS, trained
 from simulation.papers.scratch import measure, started, study
 from simulation.runs.experiment import Job
 
