@@ -87,7 +87,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         config, credentials = self._home.resolve().config, self._home.operator_credentials()
         host = config.address.rpartition(":")[0].strip("[]")
         try:
-            async with connect(_own_door(config), credentials, named=host) as coordinator:
+            async with connect(_local_address(config), credentials, named=host) as coordinator:
                 return await coordinator.examine()
         except UnreachableError:
             if config.replica_address:
@@ -192,7 +192,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         except UnreachableError as error:
             if self._running is None:
                 raise
-            here = f"; the coordinator itself runs, and answers at {_own_door(config)} on this machine"
+            here = f"; the coordinator itself runs, and answers at {_local_address(config)} on this machine"
             raise UnreachableError(error.message + here) from error
         client = (home.operator_path, home.operator_key_path)
         await asyncio.to_thread(check_tls12_is_refused, address, credentials.ca_pem, client=client)
@@ -235,7 +235,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         return f"ready, says port {config.metrics_port}"
 
 
-def _own_door(config: CoordinatorConfig) -> str:
+def _local_address(config: CoordinatorConfig) -> str:
     """Return where this machine reaches its own coordinator, whatever is between it and the phones."""
     host, _, port = config.listens_at.rpartition(":")
     if port == "0":  # any free port: nobody knows which
