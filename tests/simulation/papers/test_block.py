@@ -101,7 +101,8 @@ def test_engines_agree_on_phones_that_come_and_go(bench: Workbench, engine: type
     one_by_one, together = after(SequentialEngine(bench.runtime)), after(engine(bench.runtime))
     moved = np.abs(one_by_one - bench.theta).max()
     assert moved > 1e-4
-    np.testing.assert_allclose(together, one_by_one, atol=1e-3 * moved)
+    # Sums of float32 in another order differ by processor, and three rounds with momentum add up what they differ by.
+    np.testing.assert_allclose(together, one_by_one, rtol=0, atol=1e-2 * moved)
 
 
 def test_a_phone_without_torch_sends_the_same(bench: Workbench, tmp_path: Path) -> None:
