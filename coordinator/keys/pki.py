@@ -388,12 +388,6 @@ def crl_number(crl: x509.CertificateRevocationList) -> int:
         raise CertificateError("revocation list carries no number; upgrade the registrar") from error
 
 
-def check_revoked(crl: x509.CertificateRevocationList, serial: int) -> None:
-    """Raise RevokedError when the list names the certificate of that serial number."""
-    if crl.get_revoked_certificate_by_serial_number(serial) is not None:
-        raise revoked()
-
-
 def revoked() -> RevokedError:
     """Return the error that a device with a revoked certificate is told."""
     return RevokedError(f"this device's certificate was revoked; {AFTER_REVOCATION}")

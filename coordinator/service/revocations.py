@@ -53,10 +53,12 @@ class Revocations:
         self._on_new, self._first_ask = on_new, first_ask
         self._path, self._ca, self._clock, self._max_age_s = path, registrar_ca, clock, max_age_s
         self._crl: x509.CertificateRevocationList | None = None
+        self._listed: Mapping[int, int] = {}  # a list searches itself from its beginning, at every call of a phone
         self._confirmed_at = float("-inf")
         self._kept, self._refused = _read_kept(path)
         if path.is_file():
             self._crl = pki.load_crl(read_limited(path, pki.MAX_CRL_BYTES, what=path.name), registrar_ca)
+            self._listed = _entries(self._crl)
             self._confirmed_at = path.stat().st_mtime
 
     @property
@@ -83,10 +85,8 @@ class Revocations:
 
     def check(self, serial: int) -> None:
         """Raise RevokedError for a revoked certificate, UnreachableError when the list is too old to tell."""
-        if serial in self._kept:
+        if serial in self._kept or serial in self._listed:
             raise pki.revoked()
-        if self._crl is not None:
-            pki.check_revoked(self._crl, serial)
         self.check_age()
 
     def check_age(self) -> None:
@@ -104,7 +104,7 @@ class Revocations:
         """
         if crl == self._crl:
             return self._confirm()
-        known, given = {} if self._crl is None else _entries(self._crl), _entries(crl)
+        known, given = self._listed, _entries(crl)
         number, last = pki.crl_number(crl), -1 if self._crl is None else pki.crl_number(self._crl)
         if number == last and given.keys() == known.keys():  # signed anew, for phones that ask how old it is
             if self._crl is not None and crl.last_update_utc > self._crl.last_update_utc:
@@ -113,17 +113,16 @@ class Revocations:
             return self._confirm()
         if number <= last:
             return self._refuse(crl, {each: when for each, when in given.items() if each not in known})
-        now, before = self._clock.now(), known | self._kept
-        return self._take(
-            crl, {each: when for each, when in before.items() if each not in given and _has_not_ended(when, now)}
-        )
+        now, before = self._clock.now(), {**known, **self._kept}
+        forgotten = {each: when for each, when in before.items() if each not in given and _has_not_ended(when, now)}
+        return self._take(crl, given, forgotten)
 
-    def _take(self, crl: x509.CertificateRevocationList, forgotten: Mapping[int, int]) -> str:
+    def _take(self, crl: x509.CertificateRevocationList, given: Mapping[int, int], forgotten: Mapping[int, int]) -> str:
         """Put a list in force; what an earlier one named stays revoked."""
         is_worse = not forgotten.keys() <= self._kept.keys()
         self._keep(forgotten, "")  # first: a crash between the two files then lets nobody in
         write_atomically(self._path, crl.public_bytes(Encoding.DER))
-        self._crl = crl
+        self._crl, self._listed = crl, given
         _LOG.info("revocation list", number=pki.crl_number(crl))
         if is_worse:
             _LOG.error(
