@@ -328,6 +328,8 @@ class Registry:
             self._now_s(),
             int(leaf.not_valid_after_utc.timestamp()),
         )
+        # A phone renews every few days for years, and all that it holds would be revoked with it.
+        transaction.forget_ended(device.device_id, self._now_s() - _DAY_S * (self._config.renewal_grace_days + 1))
         transaction.add_certificate(record)
         detail = {"serial": f"{record.serial:x}", "expires_unix_s": record.expires_unix_s}
         transaction.log(self._now_s(), audit.REGISTRAR, CERTIFICATE_ISSUED, device.device_id, detail)

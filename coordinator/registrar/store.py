@@ -212,6 +212,12 @@ class Transaction:
         """Keep a certificate that was just issued."""
         self._connection.execute(sa.insert(_CERTIFICATES).values(**_values(certificate)))
 
+    def forget_ended(self, device_id: str, before: int) -> None:
+        """Forget a device's certificates that ended before a time, but for those that were revoked."""
+        has_ended = (_CERTIFICATES.c.device_id == device_id) & (_CERTIFICATES.c.expires_unix_s < before)
+        revoked = sa.select(_REVOCATIONS.c.serial)
+        self._connection.execute(sa.delete(_CERTIFICATES).where(has_ended, _CERTIFICATES.c.serial.not_in(revoked)))
+
     def newest_certificate(self, device_id: str) -> CertificateRecord | None:
         """Return the certificate of a device that was issued last and is not revoked."""
         row = self._one(
@@ -227,7 +233,8 @@ class Transaction:
     def issued_after(self, position: int, limit: int) -> tuple[list[bytes], int]:
         """Return certificates (DER) whose issue stands behind `position` in the audit log, oldest first.
 
-        And the position of the last of them, or the given one where there are none.
+        And the position of the last of them, or the given one where there are none. Those that were forgotten because
+        they ended long ago are left out.
         """
         entries = AUDIT.entries.c
         issued = (entries.position > position, entries.action == CERTIFICATE_ISSUED)

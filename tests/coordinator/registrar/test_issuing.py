@@ -198,6 +198,38 @@ def test_a_phone_that_slept_renews_within_the_grace_period_only(desk: Desk) -> N
         desk.renew(phone)
 
 
+def test_certificates_that_ended_long_ago_are_kept_nowhere(desk: Desk) -> None:
+    """A phone that renews for a year does not make the database and, once it is lost, the revocation list longer."""
+    phone = desk.admitted()
+    other = desk.admitted()
+    for _ in range(90):
+        desk.clock.now += timedelta(days=4)
+        phone = Phone(phone.key, certificate(desk.renew(phone)))
+    with desk.store.begin() as transaction:
+        assert transaction.newest_certificate(other.device_id) is not None  # forgotten when its own phone renews
+        told, _ = transaction.issued_after(0, 1000)
+    # Seven days of life, and thirty of grace in which an ended one may still be renewed.
+    kept = [each for each in map(x509.load_der_x509_certificate, told) if each != other.certificate]
+    assert len(kept) == 10
+    assert min(each.not_valid_after_utc for each in kept) >= desk.clock.now - timedelta(days=35)
+    desk.registry.revoke(phone.device_id, "lost", actor="alice")
+    assert desk.revoked_serials() == {each.serial_number for each in kept}
+    with pytest.raises(RevokedError):
+        desk.renew(phone)
+
+
+def test_a_revoked_certificate_stays_known(desk: Desk) -> None:
+    phone = desk.admitted()
+    moved = desk.registry.create_invite("clinic-7", 0, "", actor="alice").invite.token
+    again = Phone(phone.key, certificate(desk.registry.join(moved, csr_der(phone.key))))
+    desk.clock.now += timedelta(days=5)
+    again = Phone(again.key, certificate(desk.renew(again)))
+    assert phone.certificate.serial_number in desk.revoked_serials()
+    desk.clock.now += timedelta(days=36)
+    desk.renew(again)
+    assert phone.certificate.serial_number in desk.revoked_serials()
+
+
 def test_a_new_key_takes_the_place_of_the_old_one(desk: Desk) -> None:
     phone, new_key, thief = desk.admitted("blue"), *(ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
     desk.clock.now += timedelta(minutes=2)
