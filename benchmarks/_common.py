@@ -7,9 +7,11 @@ import json
 import os
 import platform
 import shlex
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -68,6 +70,15 @@ def data_root() -> Path:
     if not root.is_dir():
         raise NotFoundError(f"MIEN_DATA names {value}, which is not a folder; correct it")
     return root
+
+
+def database_bytes(path: Path) -> int:
+    """Return the bytes of an SQLite database's pages that are in use, those in its write-ahead log too."""
+    with closing(sqlite3.connect(path)) as db:
+        pages, free, size = (
+            db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+    return int((pages - free) * size)
 
 
 def num_cores() -> int:
