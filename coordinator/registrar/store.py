@@ -31,6 +31,7 @@ HEAD: Final = "r0004"
 CERTIFICATE_ISSUED: Final = "certificate.issue"
 """Action of the audit log's entries about certificates."""
 
+_DAY_S: Final = 86400
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _META: Final = sa.MetaData()
@@ -257,10 +258,15 @@ class Transaction:
             self._connection.execute(sa.insert(_WITNESSED).values(**vars(record)))
 
     def revoke_certificates(self, device_id: str, reason: str, now: int) -> int:
-        """Put every certificate of a device on the revocation list; return how many were new there."""
+        """Put a device's certificates on the revocation list, and return how many were new there.
+
+        Those that ended more than a day ago, for clocks differ, are good for nothing and not listed: each phone of a
+        round downloads the list.
+        """
         rows = self._connection.execute(
             sa.select(_CERTIFICATES.c.serial, _CERTIFICATES.c.expires_unix_s).where(
                 _CERTIFICATES.c.device_id == device_id,
+                _CERTIFICATES.c.expires_unix_s > now - _DAY_S,
                 _CERTIFICATES.c.serial.not_in(sa.select(_REVOCATIONS.c.serial)),
             )
         ).all()
