@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
 from device_sdk.faces.crops import MASTER
 from device_sdk.faces.images import name_of
-from device_sdk.people.enrolled import BackedUp, Person, References, Template
+from device_sdk.people.enrolled import BackedUp, Person, References, Template, picture_digest
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Recogniser
 from mien.errors import (
@@ -94,7 +93,8 @@ def enroll(
     AlreadyExistsError for a name that is taken (see `Gallery.enroll`), and what `check_stored` raises: None for
     `unlike_below` and `alike_from` takes the pictures for this person's, whatever they look like.
     """
-    collected = collect(images, recogniser, pipeline, unlike_below=unlike_below, on_refused=on_refused)
+    known = gallery.pictures(name) if add and gallery.has(name) else frozenset[bytes]()
+    collected = collect(images, recogniser, pipeline, unlike_below=unlike_below, known=known, on_refused=on_refused)
     num_used = len(collected.crops)
     if num_used < min_images:
         reasons = tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons))
@@ -128,12 +128,13 @@ def collect(
     pipeline: FacePipeline,
     *,
     unlike_below: float | None = None,
+    known: Collection[bytes] = (),
     on_refused: Callable[[RefusedImage], None] = lambda _image: None,
 ) -> Collected:
-    """Return the usable faces in pictures of one person.
+    """Return the usable faces in pictures of one person, of whom the pictures of digests `known` are enrolled already.
 
-    Refused are: what has no single good face, the same picture twice, and, where `unlike_below` is given (the model's
-    threshold), pictures that reach it with fewer than half of the others: probably another person. Raises
+    Refused are: what has no single good face, the same picture twice or once more, and, where `unlike_below` is given
+    (the model's threshold), pictures that reach it with fewer than half of the others: probably another person. Raises
     LowQualityError where those match one another and are at least half as many as the rest: two people.
     """
     refused: list[RefusedImage] = []
@@ -152,7 +153,10 @@ def collect(
         except (NoFaceError, MultipleFacesError, LowQualityError, ImageError, NotFoundError) as error:
             refuse(name, _reasons(error), error.message)
             continue
-        digest = hashlib.sha256(crop.tobytes()).digest()
+        digest = picture_digest(crop)
+        if digest in known:
+            refuse(name, (DUPLICATE,), f"{name}: this picture is enrolled already; add another one.")
+            continue
         if digest in seen:
             refuse(name, (DUPLICATE,), f"{name}: the same picture as {seen[digest]}; add another one.")
             continue

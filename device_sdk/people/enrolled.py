@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -253,6 +254,11 @@ def unpack_template(record: Record) -> StoredTemplate:
 
 def crop_in(record: Record) -> NDArray[np.uint8]:
     return unpack_tensors(record.content, what="a crop")["crop"]
+
+
+def picture_digest(crop: NDArray[np.uint8]) -> bytes:
+    """Return what two crops of the same picture have in common."""
+    return hashlib.sha256(crop.tobytes()).digest()
 
 
 def crops_of(view: Reader, template_id: int) -> Crops:

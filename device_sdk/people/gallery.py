@@ -37,6 +37,7 @@ from device_sdk.people.enrolled import (
     opened,
     people_in,
     person_json,
+    picture_digest,
     replace_person,
     stored_templates,
     unpack_template,
@@ -315,6 +316,12 @@ class Gallery:
         for crop in crops:
             change.insert("crops", pack_tensors({"crop": crop}), person=person_id, tag=str(template_id))
         change.set_fact("model_id", template.model_id)
+
+    def pictures(self, name: str) -> frozenset[bytes]:
+        """Return the digests (`enrolled.picture_digest`) of the crops that a person's templates are made of."""
+        with self._vault.reading() as view:
+            person = find(view, name)
+            return frozenset(picture_digest(crop_in(record)) for record in view.select("crops", person=person.id))
 
     def training_crops(self, name: str) -> Crops:
         """Return a person's crops (N, 112, 112, 3) for training; raises ConfigError without their consent."""

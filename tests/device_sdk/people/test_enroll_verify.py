@@ -271,6 +271,20 @@ def test_a_second_enrolment_needs_add(enrolled: Gallery, recogniser: Recogniser,
     assert enrollment.person.trains
 
 
+def test_pictures_that_are_enrolled_already_are_not_added_again(
+    enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline
+) -> None:
+    before = enrolled.person("Owner")
+    with pytest.raises(LowQualityError, match="0 of 4 pictures can be used") as refused:
+        enroll("Owner", images_of(OWNER)[:4], enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True)
+    assert refused.value.reasons == (DUPLICATE,)
+    more = images_of(OWNER)[3:7]
+    added = enroll("owner", more, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True)
+    assert added.num_used == 3
+    assert "is enrolled already" in added.refused[0].message
+    assert added.person.num_images == before.num_images + 3
+
+
 DECIDED = {"unlike_below": DECIDES_AT, "alike_from": DECIDES_AT}
 
 
