@@ -10,26 +10,21 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import _common
+from benchmarks._quick_start import LAST_WORDS, PROGRAMS, quick_start
 from mien.errors import UnreachableError
-from simulation.demo.programs import free_ports
 from simulation.synthetic import committed_faces
 
-PROGRAMS: Final = Path(sys.executable).parent
 REPETITIONS: Final = 5
-_LAST_WORDS: Final = 300
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ def main() -> None:
 def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     repetitions = 1 if args.quick else REPETITIONS
-    with tempfile.TemporaryDirectory(prefix="mien-cli-") as name, _fleet(Path(name)) as fleet:
+    with tempfile.TemporaryDirectory(prefix="mien-cli-") as name, quick_start(Path(name)) as fleet:
         rows = [
             {"command": _told(line, Path(name)), **_median(line, repetitions, answers=answers)}
             for line, answers in commands(fleet, Path(name) / "phone")
@@ -97,7 +92,7 @@ def cost_of(line: str, *, answers: Collection[int] = (0,)) -> Cost:
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode not in answers:
             said.seek(0)
-            words_of_it = said.read().decode(errors="replace").strip()[-_LAST_WORDS:]
+            words_of_it = said.read().decode(errors="replace").strip()[-LAST_WORDS:]
             raise UnreachableError(f"{line} ended with {child.returncode}: {words_of_it}")
     return Cost(usage.ru_utime + usage.ru_stime, wall_s)
 
@@ -114,22 +109,6 @@ def _median(line: str, repetitions: int, *, answers: Collection[int]) -> dict[st
 def _told(line: str, folder: Path) -> str:
     """Return a command without the folders of this one run."""
     return line.replace(f"{folder}/", "").replace(f"{Path.cwd()}/", "")
-
-
-@contextmanager
-def _fleet(folder: Path) -> Iterator[Path]:
-    """Serve a quick start while the block runs, and give its folder."""
-    fleet = folder / "fleet"
-    command = [str(PROGRAMS / "mien-coordinator"), "quickstart", str(fleet), "--json", "--port", str(free_ports(1)[0])]
-    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log) as server:
-        assert server.stdout is not None
-        try:
-            if not server.stdout.readline():
-                raise UnreachableError(f"the servers did not start: {(folder / 'log').read_text()[-_LAST_WORDS:]}")
-            yield fleet
-        finally:
-            server.send_signal(signal.SIGTERM)
-            server.communicate()
 
 
 if __name__ == "__main__":
