@@ -52,22 +52,33 @@ def read_sface(onnx_bytes: bytes) -> tuple[ParameterLayout, Vector]:
     Every BatchNorm is folded in float64: after a convolution into it, before and after the FC into the FC. Raises
     CorruptDataError, LayoutMismatchError, NonFiniteError.
     """
+    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which the check refuses
+        tensors = _tensors(onnx_bytes)
+        layout = ParameterLayout(tuple(ParameterEntry(name, tensor.shape) for name, tensor in tensors.items()))
+        return layout, layout.check(layout.flatten(tensors), what="sface model file")
+
+
+def _tensors(onnx_bytes: bytes) -> dict[str, Vector]:
+    """Return SFace's tensors in their order, each in float32 as soon as it is made: phones have little memory."""
     walk = Walk(read_onnx(onnx_bytes), "SFace")
     spec = FACE_INPUTS["sface"]
     shift = walk.constant(walk.take("Sub"), 0, (1,))
     factor = walk.constant(walk.take("Mul"), 0, (1,))
     walk.require(bool(shift == spec.mean) and bool(factor == 1 / spec.scale), "scaling (x - 127.5) / 128")
-    tensors = _unit(walk, "stem", 3, STEM_CHANNELS, kernel=3, stride=1, depthwise=False)
+    made = _float32(_unit(walk, "stem", 3, STEM_CHANNELS, kernel=3, stride=1, depthwise=False))
     previous = STEM_CHANNELS
     for i, (channels, stride) in enumerate(BLOCKS, start=1):
-        tensors |= _unit(walk, f"block{i}.depthwise", previous, previous, kernel=3, stride=stride, depthwise=True)
-        tensors |= _unit(walk, f"block{i}.pointwise", previous, channels, kernel=1, stride=1, depthwise=False)
+        depthwise = _unit(walk, f"block{i}.depthwise", previous, previous, kernel=3, stride=stride, depthwise=True)
+        pointwise = _unit(walk, f"block{i}.pointwise", previous, channels, kernel=1, stride=1, depthwise=False)
+        made |= _float32(depthwise) | _float32(pointwise)
         previous = channels
-    tensors |= _embedding(walk, previous, spec.dim)
+    made |= _float32(_embedding(walk, previous, spec.dim))
     walk.finish()
-    layout = ParameterLayout(tuple(ParameterEntry(name, tensor.shape) for name, tensor in tensors.items()))
-    with np.errstate(over="ignore"):  # a number beyond float32 becomes infinity, which the check refuses
-        return layout, layout.check(layout.flatten(tensors), what="sface model file")
+    return made
+
+
+def _float32(tensors: Tensors) -> dict[str, Vector]:
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
 def _unit(
