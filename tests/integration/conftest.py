@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from simulation.testing import FakeFleet
+from tests.integration.ahead import AheadFleet
 
 
 @pytest.fixture(scope="module")
-def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeFleet]:
+def shared_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AheadFleet]:
     """A running coordinator with the tiny model released; every test uses a population of its own."""
     folder = tmp_path_factory.mktemp("fleet")
-    fleet = FakeFleet(folder)
+    fleet = AheadFleet(folder)
     try:
         fleet.start()
 

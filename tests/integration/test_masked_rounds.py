@@ -14,8 +14,9 @@ import sqlalchemy as sa
 from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import LateError, MienError, ReplayError, ViolationError
 from mien.protocol.canonical import task_from_json
+from mien.protocol.messages import TOLD_STAGES
 from mien.protocol.v1 import operator_pb2, rounds_pb2
-from mien.rounds.machine import RoundRules
+from mien.rounds.machine import RoundRules, Stage
 from mien.secagg.groups import deal
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from simulation.testing import (
@@ -27,18 +28,19 @@ from simulation.testing import (
     contribution,
     masked_task,
     ref_of,
-    running_out,
 )
 from simulation.testing.device import PROTOCOL_STAGES
 from tests.helpers import raised, run
+from tests.integration.ahead import AheadFleet
 from tests.integration.test_rounds import expected_theta, make, outcome
 
 NAMES = {stage: rounds_pb2.Stage.Name(stage).lower() for stage in PROTOCOL_STAGES}
-STAGES = [
+STAGES = [pytest.param(stage, id=name) for stage, name in NAMES.items()]
+KILLS = [
     pytest.param(stage, id=name, marks=() if stage == rounds_pb2.UPLOAD else pytest.mark.slow)
     for stage, name in NAMES.items()
 ]
-"""Each waits for a stage to run out; the one in which contributions travel stands for all of them in `make test`."""
+"""Each starts two coordinators; the stage in which contributions travel stands for all of them in `make test`."""
 
 
 async def part_of(device: FakeDevice, index: int) -> FakePart:
@@ -84,10 +86,10 @@ def test_the_masked_total_is_the_plain_sum(shared_fleet: FakeFleet, profile: Any
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int) -> None:
+def test_a_device_that_vanishes_at_any_stage(shared_fleet: AheadFleet, stage: int) -> None:
     """Nine devices, two vanish: the others' sum is opened; what they had uploaded before counts."""
     population = f"vanish-{NAMES[stage]}"
-    task = masked_task("vanish", population, size=9, min_reports=6, deadlines=running_out(NAMES[stage]))
+    task = masked_task("vanish", population, size=9, min_reports=6)
 
     async def story() -> tuple[list[FakePart], list[Any], list[operator_pb2.RoundReport]]:
         async with shared_fleet.operator() as operator, shared_fleet.devices(population, 9) as devices:
@@ -97,9 +99,10 @@ def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int
                 *(
                     device.take_part_masked(part, gone_at=stage if i < 2 else None)
                     for i, (device, part) in enumerate(zip(devices, parts, strict=True))
-                )
+                ),
+                shared_fleet.run_out(status.task_id, TOLD_STAGES[stage], done=7),
             )
-            return list(parts), list(ends), await outcome(operator, status.task_id)
+            return list(parts), list(ends[:9]), await outcome(operator, status.task_id)
 
     parts, ends, (report,) = run(story())
     counted = parts if stage in (rounds_pb2.CONSISTENCY, rounds_pb2.UNMASK) else parts[2:]
@@ -109,10 +112,10 @@ def test_a_device_that_vanishes_at_any_stage(shared_fleet: FakeFleet, stage: int
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_fleet: FakeFleet, stage: int) -> None:
+def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_fleet: AheadFleet, stage: int) -> None:
     """Six devices, three vanish: no four are left to open anything."""
     population = f"below-{NAMES[stage]}"
-    task = masked_task("below", population, size=6, min_reports=4, deadlines=running_out(NAMES[stage]))
+    task = masked_task("below", population, size=6, min_reports=4)
 
     async def story() -> tuple[list[Any], Any]:
         async with shared_fleet.operator() as operator, shared_fleet.devices(population, 6) as devices:
@@ -122,7 +125,8 @@ def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_f
                 *(
                     device.take_part_masked(part, gone_at=stage if i < 3 else None)
                     for i, (device, part) in enumerate(zip(devices, parts, strict=True))
-                )
+                ),
+                shared_fleet.run_out(status.task_id, TOLD_STAGES[stage], done=3),
             )
             reports = operator.watch(status.task_id)
             found = None
@@ -131,7 +135,7 @@ def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_f
                     found = event.round
                     break
             await operator.cancel(status.task_id)
-            return list(ends), found
+            return list(ends[:6]), found
 
     ends, report = run(story())
     assert {end.stage for end in ends[3:]} == {rounds_pb2.ABORTED}
@@ -139,7 +143,7 @@ def test_below_the_threshold_the_attempt_is_aborted_within_its_deadline(shared_f
     assert re.search(r"needed", report.reason)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", KILLS)
 def test_kill_9_of_the_coordinator_at_any_stage(fleet: FakeFleet, stage: int) -> None:
     """Half of a stage's steps are acknowledged when the power goes: the same round goes on and closes."""
     task = masked_task("kill", "kill", size=5, min_reports=4)
@@ -194,10 +198,10 @@ def test_groups_over_the_wire(shared_fleet: FakeFleet) -> None:
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 12)
 
 
-def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_fleet: FakeFleet) -> None:
+def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shared_fleet: AheadFleet) -> None:
     """Three groups of five: one loses three before their upload, so that the two that had uploaded do not count."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy, deadlines=running_out("upload"))
+    task = masked_task("shrunk", "shrunk", size=15, min_reports=9, privacy=privacy)
 
     async def story() -> tuple[list[MienError], list[Any], operator_pb2.RoundReport, list[FakePart]]:
         async with shared_fleet.operator() as operator, shared_fleet.devices("shrunk", 15) as devices:
@@ -209,10 +213,15 @@ def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shar
             others = [by_id[name] for name in by_id if name not in shrunk]
             gone = [by_id[name][0].take_part_masked(by_id[name][1], gone_at=rounds_pb2.UPLOAD) for name in shrunk[:3]]
             stay = [raised(by_id[name][0].take_part_masked(by_id[name][1])) for name in shrunk[3:]]
-            ends = await asyncio.gather(*(device.take_part_masked(part) for device, part in others), *gone, *stay)
+            ends = await asyncio.gather(
+                *(device.take_part_masked(part) for device, part in others),
+                *gone,
+                *stay,
+                shared_fleet.run_out(status.task_id, Stage.UPLOAD, done=12),
+            )
             (report,) = await outcome(operator, status.task_id)
             again = [await raised(by_id[shrunk[4]][0].take_part_masked(by_id[shrunk[4]][1]))]
-            return [*ends[13:], *again], list(ends[:10]), report, [part for _, part in others]
+            return [*ends[13:15], *again], list(ends[:10]), report, [part for _, part in others]
 
     late, ends, report, counted = run(story())
     assert all(isinstance(error, LateError) for error in late), late
@@ -221,10 +230,10 @@ def test_members_of_a_group_that_fell_too_small_are_not_counted_and_know_it(shar
     assert_step(shared_fleet.theta(report.model_id), THETA, task, [part.data for part in counted])
 
 
-def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_fleet: FakeFleet) -> None:
+def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_fleet: AheadFleet) -> None:
     """One of three groups ends with the stage whose transition cannot be committed at first."""
     privacy = PrivacySpec(min_cohort=3, max_weight=32, groups=3)
-    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy, deadlines=running_out("consistency"))
+    task = masked_task("torn", "torn", size=15, min_reports=9, privacy=privacy)
 
     async def story() -> tuple[list[Any], operator_pb2.RoundReport, list[FakePart]]:
         async with shared_fleet.operator() as operator, shared_fleet.devices("torn", 15) as devices:
@@ -246,7 +255,7 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_fl
                 }
                 torn = sa.insert(PRIVACY_EVENTS).values(population="torn", **columns)
                 store.privacy(lambda db: db.execute(torn))
-                await asyncio.gather(*silent)
+                await asyncio.gather(*silent, shared_fleet.run_out(status.task_id, Stage.CONSISTENCY, done=10))
                 await shared_fleet.until_logged("transition refused by the disk", task="torn")  # its end was due
                 mine = PRIVACY_EVENTS.c.population == "torn"
                 store.privacy(lambda db: db.execute(sa.delete(PRIVACY_EVENTS).where(mine)))
@@ -263,8 +272,8 @@ def test_a_ledger_that_refuses_for_a_moment_brings_no_small_group_back(shared_fl
 # Lies
 
 
-def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_fleet: FakeFleet) -> None:
-    task = masked_task("liar", "liar", size=6, min_reports=4, deadlines=running_out("shares"))
+def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(shared_fleet: AheadFleet) -> None:
+    task = masked_task("liar", "liar", size=6, min_reports=4)
 
     async def story() -> tuple[list[MienError], list[operator_pb2.RoundReport]]:
         async with shared_fleet.operator() as operator, shared_fleet.devices("liar", 6) as devices:
@@ -288,7 +297,7 @@ def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(sh
             await liar.send_step(part.ref, rounds_pb2.KEYS, message)
             await liar.send_step(part.ref, rounds_pb2.KEYS, message)  # again: welcome
             errors.append(await raised(liar.send_step(part.ref, rounds_pb2.KEYS, bytes(broken))))
-            await asyncio.gather(*honest)
+            await asyncio.gather(*honest, shared_fleet.run_out(status.task_id, Stage.SHARES, done=5))
             errors.append(await raised(liar.send_step(part.ref, rounds_pb2.SHARES, message)))
             return errors, await outcome(operator, status.task_id)
 
@@ -298,8 +307,8 @@ def test_what_does_not_hold_is_refused_and_the_round_goes_on_without_the_liar(sh
     assert (report.stage, report.num_reports) == (rounds_pb2.CLOSED, 5)
 
 
-def test_a_plain_upload_to_a_masked_task_is_refused(shared_fleet: FakeFleet) -> None:
-    task = masked_task("form", "form", size=4, min_reports=3, deadlines=running_out("upload"))
+def test_a_plain_upload_to_a_masked_task_is_refused(shared_fleet: AheadFleet) -> None:
+    task = masked_task("form", "form", size=4, min_reports=3)
 
     async def story() -> MienError:
         async with shared_fleet.operator() as operator, shared_fleet.devices("form", 4) as devices:
@@ -311,7 +320,7 @@ def test_a_plain_upload_to_a_masked_task_is_refused(shared_fleet: FakeFleet) -> 
             ]
             await devices[0].take_part_masked(parts[0], gone_at=rounds_pb2.UPLOAD)
             error = await raised(devices[0].upload(parts[0].ref, parts[0].data))
-            await asyncio.gather(*others)
+            await asyncio.gather(*others, shared_fleet.run_out(status.task_id, Stage.UPLOAD, done=3))
             await operator.cancel(status.task_id)
             return error
 

@@ -30,11 +30,12 @@ from mien.errors import (
 )
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
+from mien.rounds.machine import Stage
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from simulation.testing import (
     LAYOUT,
-    SHORT_S,
     SPEC,
+    STEP_LIMIT_S,
     THETA,
     FakeDevice,
     FakeFleet,
@@ -43,11 +44,11 @@ from simulation.testing import (
     contribution,
     layout_of,
     ref_of,
-    running_out,
     tiny_task,
 )
 from simulation.testing.device import streamed
 from tests.helpers import raised, run
+from tests.integration.ahead import AheadFleet
 
 
 def make(index: int) -> Any:
@@ -172,22 +173,20 @@ def test_the_device_that_is_not_needed_waits(shared_fleet: FakeFleet) -> None:
 
 
 @pytest.mark.parametrize(
-    ("death", "waits"),
+    ("death", "missed"),
     [
-        pytest.param("selected", ("training",), id="selected", marks=pytest.mark.slow),
-        pytest.param("trained", ("upload",), id="trained", marks=pytest.mark.slow),
-        pytest.param("uploading", ("upload",), id="uploading"),
-        pytest.param("leaving", (), id="leaving"),
+        pytest.param("selected", Stage.TRAINING, id="selected"),
+        pytest.param("trained", Stage.UPLOAD, id="trained"),
+        pytest.param("uploading", Stage.UPLOAD, id="uploading"),
+        pytest.param("leaving", None, id="leaving"),
     ],
 )
-def test_a_device_that_dies_does_not_stop_the_round(
-    shared_fleet: FakeFleet, death: str, waits: tuple[str, ...]
-) -> None:
+def test_a_device_that_dies_does_not_stop_the_round(shared_fleet: AheadFleet, death: str, missed: Stage | None) -> None:
     """One of four devices vanishes at each stage; the round closes with the other three, within its deadlines."""
 
     async def story() -> tuple[TaskSpec, list[Sent], list[operator_pb2.RoundReport]]:
         population = f"death-{death}"
-        task = tiny_task(death, population, deadlines=running_out(*waits))
+        task = tiny_task(death, population)
         async with shared_fleet.operator() as operator, shared_fleet.devices(population, 3) as devices:
             status = await operator.submit(task, population)
             victim = FakeDevice(shared_fleet.address, shared_fleet.admit(population))
@@ -204,6 +203,8 @@ def test_a_device_that_dies_does_not_stop_the_round(
                     data = contribution(task, 9)
                     status_of = await victim.upload(assignment.round, data, stop=len(data) // 2)
                     assert (status_of.accepted, status_of.received_bytes) == (False, len(data) // 2)
+            if missed is not None:
+                await shared_fleet.run_out(status.task_id, missed, done=3)
             return task, list(await asyncio.gather(*others)), await outcome(operator, status.task_id)
 
     task, sent, reports = run(story())
@@ -212,18 +213,17 @@ def test_a_device_that_dies_does_not_stop_the_round(
     assert np.abs(shared_fleet.theta(reports[0].model_id) - expected).max() < 1e-6
 
 
-def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_fleet: FakeFleet) -> None:
+def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_fleet: AheadFleet) -> None:
     async def story() -> list[operator_pb2.RoundReport]:
-        task = tiny_task(
-            "quorum", "quorum", cohort=CohortSpec(size=3, min_reports=3), deadlines=running_out("training")
-        )
+        task = tiny_task("quorum", "quorum", cohort=CohortSpec(size=3, min_reports=3))
         async with shared_fleet.operator() as operator, shared_fleet.devices("quorum", 3) as devices:
             status = await operator.submit(task, "quorum")
             assignments = await asyncio.gather(*(device.assignment() for device in devices))
             await devices[0].report_trained(assignments[0].round)
+            await shared_fleet.run_out(status.task_id, Stage.TRAINING, done=1)
             event = await devices[0].until(assignments[0].round)
             assert event.stage == rounds_pb2.ABORTED
-            assert event.reason == f"1 devices trained within {SHORT_S:g} s; 3 are needed"
+            assert event.reason == f"1 devices trained within {STEP_LIMIT_S:g} s; 3 are needed"
             assert isinstance(await raised(devices[1].upload(assignments[1].round, b"")), LateError)
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices)))
             return await outcome(operator, status.task_id)
