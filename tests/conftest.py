@@ -25,6 +25,9 @@ settings.load_profile("same")
 for _name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(_name, None)
 
+# Next to nothing is garbage while modules are imported, and each search for some goes through more objects.
+gc.disable()
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, and with them the programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -39,6 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Leave what was imported out of every later search for garbage: torch alone is a million objects."""
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
