@@ -165,11 +165,12 @@ def test_a_second_signal_stops_at_once_and_loses_nothing(tmp_path: Path) -> None
         fleet.close()
 
 
+@pytest.mark.slow  # the 20 s pass; a server of shorter patience is in tests/coordinator/service/test_rpc.py
 @pytest.mark.parametrize(
     "said",
     [
         pytest.param(b"\x16", id="first byte of a handshake"),
-        pytest.param(b"", id="nothing", marks=pytest.mark.slow),  # the system keeps it to itself for a minute before
+        pytest.param(b"", id="nothing"),  # the system keeps it to itself for a minute before
     ],
 )
 def test_who_opens_a_connection_and_shakes_no_hand_is_dropped(tmp_path: Path, said: bytes) -> None:

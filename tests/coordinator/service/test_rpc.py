@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 
 from coordinator.keys import pki
-from coordinator.service.rpc import ErrorInterceptor, peer_host, peer_leaf_pem
+from coordinator.service.rpc import ErrorInterceptor, connection_limits, peer_host, peer_leaf_pem
 from mien.errors import CertificateError, LateError, MienError, PermissionDeniedError, RateLimitedError
 from mien.protocol.status import from_rpc_error
 
@@ -63,24 +64,32 @@ HANDLERS: dict[str, Any] = {
 }
 
 
-@asynccontextmanager
-async def connected(
-    chain_pem: bytes | None, key_pem: bytes | None, on_end: OnEnd = lambda _method, _reason: None
-) -> AsyncIterator[grpc.aio.Channel]:
-    """Run a server as the coordinator does (both authorities trusted, a certificate demanded) and connect to it."""
+@contextlib.asynccontextmanager
+async def serving(
+    on_end: OnEnd = lambda _method, _reason: None, options: Sequence[tuple[str, int]] = ()
+) -> AsyncIterator[int]:
+    """Run a server as the coordinator does (both authorities trusted, a certificate demanded) and yield its port."""
     leaf = pki.issue_server_leaf(COORDINATOR, ["127.0.0.1"], NOW)
-    server = grpc.aio.server(interceptors=(ErrorInterceptor(on_end),))
+    server = grpc.aio.server(interceptors=(ErrorInterceptor(on_end),), options=options)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", HANDLERS),))
     roots = REGISTRAR.certificate_pem + COORDINATOR.certificate_pem
     tls = grpc.ssl_server_credentials([(leaf.key_pem, leaf.chain_pem)], roots, require_client_auth=True)
     port = server.add_secure_port("127.0.0.1:0", tls)
     await server.start()
-    client_tls = grpc.ssl_channel_credentials(COORDINATOR.certificate_pem, key_pem, chain_pem)
     try:
-        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", client_tls) as channel:
-            yield channel
+        yield port
     finally:
         await server.stop(0)
+
+
+@contextlib.asynccontextmanager
+async def connected(
+    chain_pem: bytes | None, key_pem: bytes | None, on_end: OnEnd = lambda _method, _reason: None
+) -> AsyncIterator[grpc.aio.Channel]:
+    """Run such a server and connect to it."""
+    client_tls = grpc.ssl_channel_credentials(COORDINATOR.certificate_pem, key_pem, chain_pem)
+    async with serving(on_end) as port, grpc.aio.secure_channel(f"127.0.0.1:{port}", client_tls) as channel:
+        yield channel
 
 
 def asked(
@@ -163,6 +172,23 @@ def test_a_stream_may_fail_after_its_first_answer() -> None:
     answers, error = asyncio.run(ask())
     assert answers == [b"first"]
     assert isinstance(error, LateError)
+
+
+def test_who_begins_a_handshake_and_does_not_go_on_is_dropped() -> None:
+    """Long before gRPC's own two minutes; that the programs do as well is told by tests/integration/test_drain.py."""
+
+    async def story() -> None:
+        async with serving(options=connection_limits(calls=1, handshake_ms=300)) as port:
+            await asyncio.to_thread(wait_until_dropped, port)
+
+    def wait_until_dropped(port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port), timeout=60.0) as silent:
+            silent.sendall(b"\x16")
+            with contextlib.suppress(ConnectionResetError):
+                while silent.recv(1024):
+                    pass
+
+    asyncio.run(story())
 
 
 def test_no_certificate_is_told_where_the_port_did_not_demand_one() -> None:
