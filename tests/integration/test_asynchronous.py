@@ -174,7 +174,9 @@ def test_over_the_bound_a_cohort_is_discarded_and_told_so(shared_fleet: FakeFlee
     assert (record.state, record.rounds_closed, record.aborted_in_a_row) == ("done", 2, 0)
 
 
-@pytest.mark.parametrize("is_masked", [True, False], ids=["masked", "plain"])
+@pytest.mark.parametrize(
+    "is_masked", [pytest.param(True, id="masked"), pytest.param(False, id="plain", marks=pytest.mark.slow)]
+)
 def test_kill_9_with_two_cohorts_in_flight(fleet: FakeFleet, is_masked: bool) -> None:
     """One cohort trains, the other is in its protocol: after a restart both go on, and both count."""
     task = some_task("kill", is_masked=is_masked)

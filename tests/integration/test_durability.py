@@ -81,7 +81,15 @@ def check_history(fleet: FakeFleet, task_id: str, acknowledged: list[Sent]) -> t
     return len(closed), len(rounds) - len(closed) - len(open_rounds)
 
 
-@pytest.mark.parametrize("moment", ["selecting", "training", "upload", "half an upload"])
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param("selecting", marks=pytest.mark.slow),
+        pytest.param("training", marks=pytest.mark.slow),
+        pytest.param("upload", marks=pytest.mark.slow),
+        "half an upload",
+    ],
+)
 def test_a_restart_goes_on_with_the_same_round(fleet: FakeFleet, moment: str) -> None:
     async def story() -> tuple[str, list[Sent]]:
         fleet.start()

@@ -301,7 +301,9 @@ async def state_of(operator: Coordinator, task_id: str) -> operator_pb2.TaskStat
     return next(task for task in await operator.tasks() if task.task_id == task_id)
 
 
-@pytest.mark.parametrize("moment", ["before anybody judged", "after some have judged"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("before anybody judged", marks=pytest.mark.slow), "after some have judged"]
+)
 def test_kill_9_between_the_two_stages(fleet: FakeFleet, tmp_path: Path, moment: str) -> None:
     """What trainers made outlives the process, and validators' vectors that were acknowledged count."""
     task = task_of("kill", MASKED, rounds=1)
