@@ -46,7 +46,9 @@ def run_as_is(program: str, *arguments: object, environment: Mapping[str, str] =
     with (
         mock.patch.object(sys, "argv", [program, *map(str, arguments)]),
         mock.patch.object(sys, "stdin", io.StringIO()),
-        mock.patch.object(shell, "refuse_core_dumps"),  # it would hold for whatever this process does later
+        # Both would hold for whatever this process does later.
+        mock.patch.object(shell, "refuse_core_dumps"),
+        mock.patch.object(os, "nice", return_value=0),
         mock.patch.dict(os.environ, environment),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),

@@ -395,6 +395,13 @@ def test_a_users_mistake_is_one_line_and_a_number(home: Path) -> None:
                 assert json.loads(done.stderr)["error"] == error.code
 
 
+def test_a_command_in_the_tests_process_leaves_its_priority_as_it_was(home: Path) -> None:
+    """A phone's program steps back until it ends; what is tested after it, and servers started then, must not."""
+    before = os.nice(0)
+    mien_device("participate", "--nice", "19", "--home", home)
+    assert os.nice(0) == before
+
+
 def test_a_gallery_without_its_key_can_be_wiped(home: Path) -> None:
     (home / "keys" / "gallery.key").unlink()
     assert isinstance(refused("gallery", "list", "--home", home), KeyStoreError)
