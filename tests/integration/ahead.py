@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from mien.protocol.ids import AttemptNumber, RoundNumber, TaskId
-from mien.rounds.machine import STEP_OF, Stage
+from mien.protocol.rounds import Stage
+from mien.rounds.machine import STEP_OF
 from simulation.testing import FakeFleet
 from tests.servers import clock_ahead
 

@@ -15,8 +15,9 @@ from coordinator.store.tables import PRIVACY_EVENTS
 from mien.errors import LateError, MienError, ReplayError, ViolationError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.messages import TOLD_STAGES
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import operator_pb2, rounds_pb2
-from mien.rounds.machine import RoundRules, Stage
+from mien.rounds.machine import RoundRules
 from mien.secagg.groups import deal
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from simulation.testing import (

@@ -29,8 +29,8 @@ from mien.errors import (
     VersionError,
 )
 from mien.protocol.canonical import model_from_json, task_from_json
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
-from mien.rounds.machine import Stage
 from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
 from simulation.testing import (
     LAYOUT,
