@@ -392,7 +392,12 @@ class Engine:
             while True:
                 self._check_here(caller.population)
                 count = self._arrivals.count
-                if (answer := await self._answer(caller, held)) is not None:
+                try:
+                    answer = await self._answer(caller, held)
+                except UnreachableError:
+                    self._check_here(caller.population)  # the loop of a cohort that was asked just now has ended
+                    raise
+                if answer is not None:
                     return answer
                 left_s = give_up - self._clock.now()
                 if left_s <= 0:
