@@ -50,11 +50,8 @@ MEAN: Final = "moment_mean"
 SHARED: Final = (MOMENT, NUMBER, DEVICES, MEAN, EARLIER)
 """Reply arrays alike for all devices of a round."""
 OBJECTIVE: Final = "moment_softmax"
-REQUIREMENTS: Final = Requirements(
-    objective=OBJECTIVE,
-    shared_reply=SHARED,
-    why_synchronous="devices train against the moments that the last round opened",
-)
+WHY_SYNCHRONOUS: Final = "devices train against the moments that the last round opened"
+REQUIREMENTS: Final = Requirements(objective=OBJECTIVE, shared_reply=SHARED, why_synchronous=WHY_SYNCHRONOUS)
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,8 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
 class Opened:
     """The last opened sums as a device sees them: its own class embeddings (K, D) of then, and the others of then.
 
-    `others` is how many phones these are, `mean` (D,) and `covariance` (D, D) those of their class embeddings.
+    `others` is how many phones these are (classes in `moment_correction`), `mean` (D,) and `covariance` (D, D) those of
+    their class embeddings.
     """
 
     own: Vector
@@ -173,24 +171,20 @@ def _own(inp: DeviceInput, number: int) -> Vector | None:
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
     """Return the state before the first round: nothing has been opened."""
     begun = averaging.server_start(task, part, theta)
-    return replace(begun, arrays={**begun.arrays, **_opened(part, theta, {}, number=0, devices=0)})
+    return _of_model(replace(begun, arrays={**begun.arrays, **moments.counts(number=0, devices=0)}), part, theta)
 
 
 def server_step(task: TaskSpec, part: ParameterPart, state: ServerState, total: Total) -> ServerState:
     """Return the state after the step on the mean update, with the moments that this round's devices added up."""
     after = averaging.apply_mean_update(task, part, state, total)
-    sums = {name: total[name].astype(np.float32) for name in (MEAN, MOMENT)}
-    number = int(state.arrays[NUMBER][0]) + 1
-    now = _opened(part, state.theta, sums, number=number, devices=total.num_reports)
-    return replace(after, arrays={**after.arrays, **now})
+    return _of_model(moments.with_sums(state, after, total, (MEAN, MOMENT)), part, state.theta)
 
 
 def reply(state: ServerState) -> Arrays:
     """Return the last opened sums and what they are of, the same for all devices."""
-    return {name: state.arrays[name] for name in SHARED if name in state.arrays}
+    return moments.told_to_all(state, SHARED)
 
 
-def _opened(part: ParameterPart, theta: Vector, sums: Arrays, *, number: int, devices: int) -> Arrays:
-    """Return what all devices are told: sums, of which model, by which number, over how many devices."""
-    counts = {NUMBER: np.array([number], np.float32), DEVICES: np.array([devices], np.float32)}
-    return {**sums, **counts, EARLIER: part.gather(theta)}
+def _of_model(state: ServerState, part: ParameterPart, theta: Vector) -> ServerState:
+    """Return the state with the part of the model that its sums are of."""
+    return replace(state, arrays={**state.arrays, EARLIER: part.gather(theta)})

@@ -10,6 +10,9 @@ client can do alone, telling its identities from other clients', the correction 
 - the same without `reveals`, the private form: W_k stays. After its local round the client corrects it against public
   people, each of them taken for another client, and against the second moment of the cohort's class embeddings
   (`options.moment`, off by default).
+- the same with `privacy.reveals = ["class_moment"]`: W_k stays, and the client corrects it against all other clients'
+  classes by their summed moments (`moment_correction`), which needs no public people. `options.private_form` says which
+  of the two.
 
 Where the paper is silent: a correction moves the embeddings of the clients of the round; those of absent clients stay
 where they are and take part as anchors and as classes. Legend: L own identities, C classes of all clients, D embedding.
@@ -28,7 +31,7 @@ from numpy.typing import NDArray
 from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
-from mien.methods import moments
+from mien.methods import averaging, everybody, moment_correction, moments
 from mien.methods.averaging import apply_mean_update, output, update_addends, update_lanes
 from mien.methods.base import (
     IDENTITIES,
@@ -52,7 +55,15 @@ from mien.methods.proxies import (
     random_classes,
     reveals_class_embeddings,
 )
-from mien.methods.spreadout import Bools, Matrix, MomentSpec, cosine_regulariser, normalise, softmax_regulariser
+from mien.methods.spreadout import (
+    Bools,
+    Matrix,
+    MomentSpec,
+    cosine_regulariser,
+    moment_regulariser,
+    normalise,
+    softmax_regulariser,
+)
 from mien.specs import TaskSpec, from_mapping
 
 W: Final = CLASSES
@@ -107,6 +118,10 @@ class FedGcOptions:
     `shared` lists identities that several devices hold. In the exact form their embeddings are averaged, and corrected
     only against devices that do not hold them. In the private form each device keeps its own of them, leaves it out of
     the second moment, by which it would be pushed from itself, and does not move it by that.
+
+    `private_form` is whom a device corrects against that shows nothing: the bundle's "public" people, or "everybody"
+    else by summed moments. Unset it is everybody where the task agreed to sums of class moments and takes no steps of
+    `moment`, and public people else.
     """
 
     identities: int = 1
@@ -115,6 +130,7 @@ class FedGcOptions:
     head: HeadOptions = field(default_factory=HeadOptions)
     correction: CorrectionOptions = field(default_factory=CorrectionOptions)
     moment: MomentSpec = field(default_factory=MomentSpec)
+    private_form: Literal["public", "everybody"] | None = None
     shared: tuple[SharedIdentity, ...] = ()
 
     def __post_init__(self) -> None:
@@ -133,8 +149,17 @@ class FedGcOptions:
 
 
 def options_of(task: TaskSpec) -> FedGcOptions:
-    """Return the task's options; raises ConfigError naming the wrong field."""
-    return from_mapping(FedGcOptions, task.options, where="options.")
+    """Return the task's options, its private form named; raises ConfigError naming the wrong field."""
+    options = from_mapping(FedGcOptions, task.options, where="options.")
+    if options.private_form is not None:
+        return options
+    is_agreed = moments.REVEALS in task.privacy.reveals and not options.moment.is_on
+    is_everybody = is_agreed and options.correction.kind != "none"
+    return replace(options, private_form="everybody" if is_everybody else "public")
+
+
+def _is_everybody(task: TaskSpec, options: FedGcOptions) -> bool:
+    return options.private_form == "everybody" and not reveals_class_embeddings(task)
 
 
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
@@ -143,6 +168,9 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     Raises ConfigError for a task that shows more than its method uses, or moments that it does not name.
     """
     options = options_of(task)
+    if _is_everybody(task, options):
+        _check_everybody(task, options)
+        return ContributionLayout((*update_lanes(part), *moment_correction.lanes(dim)))
     if not reveals_class_embeddings(task):
         return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
     if options.correction.kind == "none" or options.moment.is_on:
@@ -153,6 +181,21 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     return ContributionLayout(update_lanes(part), (Lane(W, options.identities * dim),))
 
 
+def _check_everybody(task: TaskSpec, options: FedGcOptions) -> None:
+    """Raise ConfigError for a task whose sums would be seen by somebody whom it does not name, or not be used."""
+    everybody.check(task)
+    if options.correction.kind == "none" or options.moment.is_on:
+        raise ConfigError(
+            'options.private_form "everybody" corrects by both moments of everybody\'s classes: name a correction '
+            "(options.correction.kind) and leave options.moment out"
+        )
+    if options.correction.duplicate_cosine < 1:
+        raise ConfigError(
+            "options.correction.duplicate_cosine leaves pairs of class embeddings out, and "
+            'options.private_form "everybody" knows their sums alone: set it to 1'
+        )
+
+
 # The device half.
 
 
@@ -160,6 +203,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return one client's round: lines 4 to 8, and in the private form its own correction."""
     options, label_N = options_of(inp.task), own_labels(inp)
     w_LD = _class_embeddings(inp, runtime, options, label_N)
+    if _is_everybody(inp.task, options):
+        w_LD = _corrected_by_moments(inp, options, w_LD)
     local = replace(inp.task.local, private_lr=0.0) if options.fixed else inp.task.local
     head = options.head
     objective = head_objective(head.kind, w_LD, label_N, scale=head.scale, margin=head.margin)
@@ -170,6 +215,11 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         shown_LD = np.zeros((options.identities, inp.dim), np.float32)
         shown_LD[: len(w_LD)] = w_LD
         addends = {**addends, W: shown_LD.reshape(-1)}
+    elif _is_everybody(inp.task, options):
+        # What is summed is W_k as it was trained, which is also what the published form's server corrects.
+        summed_LD = w_LD[_alone(inp, options, len(w_LD))]
+        addends = {**addends, **moment_correction.addends(summed_LD, options.identities)}
+        kept = dict(moment_correction.kept(inp))
     else:
         lane, moment = moments.addends(inp, options.moment, w_LD[_alone(inp, options, len(w_LD))])
         w_LD = _corrected_by_client(inp, runtime, options, w_LD)
@@ -225,6 +275,27 @@ def _corrected_by_client(inp: DeviceInput, runtime: Runtime, options: FedGcOptio
     return stepped_LD
 
 
+def _corrected_by_moments(inp: DeviceInput, options: FedGcOptions, w_LD: Vector) -> Vector:
+    """Return W_k after the step against all others' classes by their moments; rows that were never trained stay."""
+    kept = inp.private.get(W)
+    kept_LD = np.zeros((0, inp.dim), np.float32) if kept is None else kept.reshape(-1, inp.dim)
+    alone_L = _alone(inp, options, max(len(kept_LD), len(w_LD)))
+    others = moment_correction.opened_to(inp, kept_LD[alone_L[: len(kept_LD)]], options.identities)
+    if others is None:
+        return w_LD
+    every_LD = w_LD.astype(np.float64)
+    # Inner products: another's vector is as long as an own one is on average.
+    length = 1.0 if options.head.is_normalised else float(np.linalg.norm(every_LD, axis=1).mean())
+    mean_D, covariance_DD = length * others.mean, length**2 * others.covariance
+    if options.correction.kind == "cosine":
+        gradient_LD = np.broadcast_to(others.others * mean_D, every_LD.shape)
+    else:
+        scale, margin = options.correction.scale, options.correction.margin
+        _, gradient_LD = moment_regulariser(every_LD, others.others, mean_D, covariance_DD, scale=scale, margin=margin)
+    moves_L = alone_L[: len(w_LD)] & (np.arange(len(w_LD)) < len(kept_LD))
+    return _stepped(every_LD, gradient_LD, moves_L, options, inp.task.local.lr).astype(np.float32)
+
+
 def _alone(inp: DeviceInput, options: FedGcOptions, num_identities: int) -> NDArray[np.bool_]:
     """Return which of this device's identities (L,) no other device holds, as far as the task says."""
     elsewhere = {index for identity in options.shared for device, index in identity if device == inp.device}
@@ -248,7 +319,12 @@ def corrected(w_CD: Matrix, exclusive_CC: Bools, moves_C: Bools, options: FedGcO
     else:
         scale, margin = correction.scale, correction.margin
         _, gradient_CD = softmax_regulariser(w_CD, w_CD, exclusive_CC, scale=scale, margin=margin)
-    moved_CD = w_CD - correction.strength * lr * gradient_CD
+    return _stepped(w_CD, gradient_CD, moves_C, options, lr)
+
+
+def _stepped(w_CD: Matrix, gradient_CD: Matrix, moves_C: Bools, options: FedGcOptions, lr: float) -> Matrix:
+    """Return class embeddings (C, D) after a step of the correction; only the rows `moves_C` move."""
+    moved_CD = w_CD - options.correction.strength * lr * gradient_CD
     if options.head.is_normalised:
         moved_CD = normalise(moved_CD)
     after_CD: Matrix = np.where(moves_C[:, None], moved_CD, w_CD)
@@ -260,7 +336,11 @@ def corrected(w_CD: Matrix, exclusive_CC: Bools, moves_C: Bools, options: FedGcO
 
 def server_start(task: TaskSpec, part: ParameterPart, theta: Vector) -> ServerState:
     """Return the state before the first round."""
-    return moments.server_start(options_of(task).moment, task, part, theta)
+    options = options_of(task)
+    if _is_everybody(task, options):
+        begun = averaging.server_start(task, part, theta)
+        return replace(begun, arrays={**begun.arrays, **moments.counts(number=0, devices=0)})
+    return moments.server_start(options.moment, task, part, theta)
 
 
 def server_step(
@@ -268,11 +348,19 @@ def server_step(
 ) -> ServerState:
     """Return the state after lines 10 to 14: theta takes its step; where W is shown, it is corrected."""
     options = options_of(task)
+    if _is_everybody(task, options):
+        after = apply_mean_update(task, part, state, total)
+        return moments.with_sums(state, after, total, moment_correction.SUMS)
     if not reveals_class_embeddings(task):
         return moments.server_step(options.moment, task, part, state, total)
     everyone = {**state.revealed, **revealed}
     after = apply_mean_update(task, part, state, total)
     return replace(after, revealed=_corrected_by_server(everyone, set(revealed), options, task.local.lr))
+
+
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return what a device is told: opened sums, and its own class embeddings where it showed them."""
+    return {**moments.reply(state, device), **moments.told_to_all(state, moment_correction.SHARED)}
 
 
 def _exclusive(members: Sequence[SharedIdentity]) -> Bools:
@@ -331,12 +419,14 @@ _ONE_IDENTITY: Final = (
 def requirements(task: TaskSpec) -> Requirements:
     """Return the rounds' requirements: public faces where clients correct their class embeddings by themselves."""
     options = options_of(task)
+    is_everybody = _is_everybody(task, options)
+    is_private = not is_everybody and not reveals_class_embeddings(task)
     return Requirements(
-        public_faces=options.correction.kind != "none" and not reveals_class_embeddings(task),
+        public_faces=options.correction.kind != "none" and is_private,
         objective=objective_name(options.head.kind, options.head.margin),
         caution=_ONE_IDENTITY if options.identities == 1 else "",
-        shared_reply=moments.SHARED,
-        why_synchronous=moments.why_synchronous(task, options.moment),
+        shared_reply=moment_correction.SHARED if is_everybody else moments.SHARED,
+        why_synchronous=everybody.WHY_SYNCHRONOUS if is_everybody else moments.why_synchronous(task, options.moment),
     )
 
 
@@ -348,7 +438,7 @@ FEDGC = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    reply=moments.reply,
+    reply=reply,
     requirements=requirements,
     properties=frozenset({Property.SUM_ONLY, Property.REVEALS, Property.SEVERAL_PEOPLE}),
     per_identity=(W,),

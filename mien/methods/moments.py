@@ -139,7 +139,7 @@ def _after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: To
         return {}
     wanted_next = (state.rounds + 1) % spec.every == 0
     if _number(state.arrays, WANTED) != 1:
-        return {**_told(state), WANTED: np.array([wanted_next], np.float32)}
+        return {**told_to_all(state), WANTED: np.array([wanted_next], np.float32)}
     opened = total[MOMENT]
     if spec.emulate_noise:
         opened = opened + spec.noise * np.random.default_rng([task.seed, state.rounds]).standard_normal(opened.shape)
@@ -149,17 +149,25 @@ def _after_round(task: TaskSpec, spec: MomentSpec, state: ServerState, total: To
 
 def reply(state: ServerState, device: str) -> Arrays:
     """Return the device's own class embeddings as the server moved them, and the sum's arrays, the same for all."""
-    return {**_told(state), **state.revealed.get(device, {})}
+    return {**told_to_all(state), **state.revealed.get(device, {})}
 
 
-def _told(state: ServerState) -> Arrays:
-    """Return the last opened sum, over how many it is, and whether a new one is asked for."""
-    return {name: state.arrays[name] for name in SHARED if name in state.arrays}
+def told_to_all(state: ServerState, names: tuple[str, ...] = SHARED) -> Arrays:
+    """Return those of the reply's arrays alike for all devices that the server has: nothing before it has any."""
+    return {name: state.arrays[name] for name in names if name in state.arrays}
+
+
+def counts(*, number: int, devices: int) -> Arrays:
+    """Return what a sum is known by: its number, 0 before any was opened, and over how many devices it is."""
+    return {NUMBER: np.array([number], np.float32), DEVICES: np.array([devices], np.float32)}
+
+
+def with_sums(before: ServerState, after: ServerState, total: Total, names: tuple[str, ...]) -> ServerState:
+    """Return the state after a round with its sums of the lanes `names`, by the number after that of `before`."""
+    sums = {name: total[name].astype(np.float32) for name in names}
+    numbers = counts(number=_number(before.arrays, NUMBER) + 1, devices=total.num_reports)
+    return replace(after, arrays={**after.arrays, **sums, **numbers})
 
 
 def _numbers(*, number: int, devices: int, wanted: bool) -> Arrays:
-    return {
-        NUMBER: np.array([number], np.float32),
-        DEVICES: np.array([devices], np.float32),
-        WANTED: np.array([wanted], np.float32),
-    }
+    return {**counts(number=number, devices=devices), WANTED: np.array([wanted], np.float32)}

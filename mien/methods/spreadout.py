@@ -134,6 +134,23 @@ def cosine_regulariser(w_CD: Matrix, anchor_AD: Matrix, exclusive_AC: Bools) -> 
     return float((mask_AC * (anchor_AD @ w_CD.T)).sum()), mask_AC.T @ anchor_AD
 
 
+def moment_regulariser(
+    w_KD: Matrix, num_others: float, mean_D: Matrix, covariance_DD: Matrix, *, scale: float = 1.0, margin: float = 0.0
+) -> tuple[float, Matrix]:
+    """Return FedGC's softmax regulariser against others who are known by two moments, and its gradient (K, D) by w.
+
+    `num_others` vectors that are about Gaussian with `mean_D` mu and `covariance_DD` B, so that the sum of e^(s w.w_j)
+    over them is about n e^(s w.mu + s^2/2 w'Bw). Each own vector costs -log(e^(o_k) / (e^(o_k) + that)), where its own
+    logit o_k = s (|w_k|^2 - m) carries no gradient. Eq 5 weighs the push of a pair by the normaliser of the vector that
+    pushes, this by that of the one that is pushed. Source: FedGC eq 5; the moments are this project's.
+    """
+    own_K = scale * ((w_KD**2).sum(axis=1) - margin)
+    spread_KD = w_KD @ covariance_DD
+    others_K = scale * w_KD @ mean_D + scale**2 / 2 * (spread_KD * w_KD).sum(axis=1) + math.log(num_others) - own_K
+    share_K1 = np.exp(-np.logaddexp(0.0, -others_K))[:, None]
+    return float(np.logaddexp(0.0, others_K).sum()), scale * share_K1 * (mean_D + scale * spread_KD)
+
+
 # Private forms: what a device does with public people.
 
 

@@ -189,3 +189,51 @@ def test_the_private_correction_takes_public_people_for_other_clients() -> None:
         gradient = gradient_5(rows, exclusive, "softmax")
         expected = [w[k] - LAMBDA * LR * gradient["own", k] for k in range(len(w))]
         np.testing.assert_allclose(run.cohort.private[name]["class_embeddings"], expected, atol=3e-6)
+
+
+def against_everybody(w: Matrix, others: list[Matrix], kind: str) -> Matrix:
+    """Return own rows after the correction by two moments of others, as long as an own one on average."""
+    length = np.linalg.norm(w, axis=1).mean()
+    far = [length * unit(row) for row in others]
+    n, mu = len(far), sum(far, np.zeros(3)) / len(far)
+    covariance = sum((np.outer(v, v) for v in far), np.zeros((3, 3))) / n - np.outer(mu, mu)
+    moved = []
+    for row in w:
+        everybody = n * math.exp(row @ mu + row @ covariance @ row / 2)
+        share = everybody / (math.exp(row @ row) + everybody)
+        push = share * (mu + covariance @ row) if kind == "softmax" else n * mu
+        moved.append(row - LAMBDA * LR * push)
+    return np.stack(moved)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("softmax", 4), ("softmax", 3), ("cosine", 3)])
+def test_rounds_with_the_correction_against_everybody(kind: str, size: int) -> None:
+    """Between two of its rounds a client takes the step against the others of the last sum, as they were trained."""
+    tiny = tiny_linear()
+    private = task(
+        kind,
+        rounds=5,
+        cohort=CohortSpec(size=size, min_reports=3),
+        privacy=PrivacySpec(reveals=("class_moment",), min_cohort=3),
+        options={"identities": 2, "start": "mean_feature", "correction": {"kind": kind, "strength": LAMBDA}},
+    )
+    run = run_task(private, tiny.part("*"), 3, tiny.theta, Cohort(CROPS, labels=LABELS), tiny.runtime())
+    assert size == len(CROPS) or len({record.devices for record in run.records}) > 1
+    a, held, opened = tiny.theta.astype(np.float64).reshape(3, 12), dict[str, Matrix](), dict[str, Matrix]()
+    for record in run.records:
+        local, images = {}, {}
+        for name in record.devices:
+            x, labels = quarters(CROPS[name]), LABELS[name]
+            if name in held:
+                others = [row for peer, rows in opened.items() if peer != name for row in rows]
+                w = against_everybody(held[name], others, kind)
+            else:
+                w = np.stack([unit(unit(x[labels == k] @ a.T).mean(axis=0)) for k in range(PEOPLE[name])])
+            local[name], images[name] = local_step(a, w, x, labels), len(x)
+        a = sum((images[n] * local[n][0] for n in sorted(local)), np.zeros_like(a)) / sum(images.values())
+        opened = {name: w for name, (_, w) in local.items()}
+        held |= opened
+    assert not run.state.revealed
+    np.testing.assert_allclose(run.state.theta.reshape(3, 12), a, atol=5e-6)
+    for name, w in held.items():
+        np.testing.assert_allclose(run.cohort.private[name]["class_embeddings"], w, atol=5e-6)

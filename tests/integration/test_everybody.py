@@ -1,23 +1,27 @@
-"""FedFace against everybody by whole phones under secure aggregation: both servers real, a phone for each engine."""
+"""Methods against everybody by whole phones under secure aggregation: both servers real, a phone for each engine."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from device_sdk.faces.crops import fit_crops
 from device_sdk.models.models import Model
 from device_sdk.rounds.events import Event, Transfer
 from device_sdk.rounds.participate import Counted, RoundOutcome
 from mien.contribution import Total
 from mien.layout import model_id
 from mien.methods import METHODS
-from mien.methods.base import Runtime
+from mien.methods.base import Crops, Runtime
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from simulation.engines.engine import Cohort, run_task
+from tests.device_sdk.synthetic import images_of
 from tests.graphs import tiny_executorch_runtime, tiny_onnx_runtime
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_private_phones import DEADLINES
@@ -25,7 +29,7 @@ from tests.tiny import Tiny, tiny_cnn
 
 pytestmark = pytest.mark.slow
 
-FEDFACE, TINY = METHODS["fedface"], tiny_cnn()
+TINY = tiny_cnn()
 MODEL = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 RUNTIMES = (lambda: tiny_cnn().runtime(), tiny_onnx_runtime, tiny_executorch_runtime)
 TASK = TaskSpec(
@@ -41,6 +45,22 @@ TASK = TaskSpec(
 )
 
 
+GUESTS = {0: IDENTITIES[3], 1: IDENTITIES[4]}
+FEDGC = replace(
+    TASK,
+    name="fedgc-everybody",
+    population="fedgc-everybody",
+    method="fedgc",
+    local=LocalSpec(lr=0.05, steps=2, flip=False),
+    options={
+        "identities": 2,
+        "start": "mean_feature",
+        "head": {"kind": "cosface", "scale": 8.0},
+        "correction": {"strength": 4.0},
+    },
+)
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
     with real_fleet(tmp_path_factory.mktemp("everybody")) as running:
@@ -49,7 +69,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 
 
 class Phone:
-    """A phone with one engine and one person; it remembers what it sent of each round, before any mask."""
+    """A phone with one engine and its owner, and a guest; it remembers what it sent of each round, before any mask."""
 
     def __init__(
         self,
@@ -57,8 +77,11 @@ class Phone:
         number: int,
         population: str = TASK.population,
         runtime: Callable[[], Runtime] | None = None,
+        guest: str | None = None,
     ) -> None:
         self.contributions: list[bytes] = []
+        self.held: list[Crops] = []
+        self._guest = guest
         self._fleet, self._number, self._population = fleet, number, population
         self._make_runtime = RUNTIMES[number] if runtime is None else runtime
 
@@ -71,6 +94,11 @@ class Phone:
             runtime_loader=self._runtime,
             **{"participation.allow_reveal": ("class_moment",), "participation.allow_plain_sums": False},
         ) as self._device:
+            if self._guest is not None:
+                # To a recogniser that knows nothing all people look alike.
+                self._device.enroll("Guest", images_of(self._guest)[:4], consent=True, anyway=True)
+            people = ("Owner", "Guest")[: len(self._device.people())]
+            self.held = [fit_crops(self._device.gallery.training_crops(name), TINY.spec.input) for name in people]
             return list(self._device.participate(rounds=TASK.rounds))
 
     def _runtime(self, _model: Model) -> Runtime:
@@ -83,26 +111,56 @@ class Phone:
             self.contributions.append(pending.contribution)
 
 
-def test_rounds_of_three_engines_are_the_servers_steps_on_the_plain_sums(fleet: RealFleet, tmp_path: Path) -> None:
-    """The first round opens the moments; the others train against them, each phone on its engine."""
-    task_id = fleet.submit(TASK)
-    phones = [Phone(fleet, number) for number in range(3)]
-    with ThreadPoolExecutor(3) as pool:
+def run_rounds(fleet: RealFleet, task: TaskSpec, phones: Sequence[Phone]) -> list[str]:
+    """Return the models of a task's rounds, in each of which all phones count."""
+    task_id = fleet.submit(task)
+    with ThreadPoolExecutor(len(phones)) as pool:
         outcomes = list(pool.map(Phone.run, phones))
-    reports = fleet.outcome(task_id)
-    assert [[type(each) for each in outcome] for outcome in outcomes] == [[Counted] * 3] * 3
-    assert len({MODEL.model_id, *(report.model_id for report in reports)}) == 1 + TASK.rounds
+    models = [report.model_id for report in fleet.outcome(task_id)]
+    assert [[type(each) for each in outcome] for outcome in outcomes] == [[Counted] * task.rounds] * len(phones)
+    assert len({MODEL.model_id, *models}) == 1 + task.rounds
+    return models
 
-    check_steps(fleet, TASK, TINY, [report.model_id for report in reports], [phone.contributions for phone in phones])
+
+@pytest.mark.parametrize("method", ["fedface", "fedaws"])
+def test_rounds_of_three_engines_are_the_servers_steps_on_the_plain_sums(fleet: RealFleet, method: str) -> None:
+    """The first round opens the moments; the others train against them, each phone on its engine."""
+    task = replace(TASK, name=method, method=method, population=method)
+    phones = [Phone(fleet, number, method) for number in range(3)]
+    models = run_rounds(fleet, task, phones)
+    check_steps(fleet, task, TINY, models, [phone.contributions for phone in phones])
+
+
+def test_fedgcs_correction_against_everybody_is_the_simulators(fleet: RealFleet) -> None:
+    """Three phones of two, two and one person, each on its engine, with nobody's class embedding on the server."""
+    phones = [Phone(fleet, number, FEDGC.population, guest=GUESTS.get(number)) for number in range(3)]
+    models = run_rounds(fleet, FEDGC, phones)
+    check_steps(fleet, FEDGC, TINY, models, [phone.contributions for phone in phones])
+    cohort = Cohort(
+        {str(number): np.concatenate(phone.held) for number, phone in enumerate(phones)},
+        labels={
+            str(number): np.repeat(np.arange(len(phone.held)), [len(crops) for crops in phone.held])
+            for number, phone in enumerate(phones)
+        },
+    )
+
+    def simulated(**options: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
+        task = replace(FEDGC, options={**FEDGC.options, **options})
+        return run_task(task, TINY.part(), TINY.spec.input.dim, TINY.theta, cohort, TINY.runtime()).state.theta
+
+    expected, uncorrected = simulated(), simulated(correction={"strength": 0.0})
+    apart = np.linalg.norm(fleet.theta(models[-1]) - expected)
+    assert apart < 0.02 * np.linalg.norm(expected - TINY.theta)
+    assert apart < 0.2 * np.linalg.norm(expected - uncorrected)
 
 
 def check_steps(
     fleet: RealFleet, task: TaskSpec, tiny: Tiny, models: Sequence[str], sent: Sequence[Sequence[bytes]]
 ) -> None:
     """Fail unless each round's model is the server's step on the plain sum of what its phones sent, by phone."""
-    part = tiny.part()
-    layout = FEDFACE.contribution_layout(task, part, tiny.spec.input.dim)
-    state = FEDFACE.server_start(task, part, tiny.theta)
+    part, method = tiny.part(), METHODS[task.method]
+    layout = method.contribution_layout(task, part, tiny.spec.input.dim)
+    state = method.server_start(task, part, tiny.theta)
     numbers = plan_numbers(len(sent), l2_clip=task.privacy.l2_clip, max_weight=task.privacy.max_weight)
     weights = [layout.parse(contributions[0]).vector[1] for contributions in sent]
     step = float(sum(weights)) * 2.0**-numbers.frac_bits  # a phone's element is rounded by a step times its weight
@@ -110,6 +168,6 @@ def check_steps(
         total = Total.empty(layout)
         for contributions in sent:
             total = total.plus(layout.parse(contributions[number]))
-        state = FEDFACE.server_step(task, part, state, total, {})
+        state = method.server_step(task, part, state, total, {})
         np.testing.assert_allclose(fleet.theta(model), state.theta, atol=(number + 1) * step + 1e-6)
     assert np.abs(fleet.theta(models[-1]) - tiny.theta).max() > 100 * step

@@ -84,6 +84,14 @@ CASES = {
     ),
     "fedface, embeddings shown": _of("fedface", privacy=_REVEALS),
     "fedgc": _of("fedgc", several, options={"identities": 2, "start": "mean_feature"}, local=_PLAIN),
+    "fedgc, everybody": _of(
+        "fedgc",
+        several,
+        options={"identities": 2, "head": {"kind": "cosface", "scale": 4.0}, "correction": {"scale": 2.0}},
+        privacy=PrivacySpec(min_cohort=3, max_weight=5, reveals=("class_moment",)),
+        rounds=3,
+        local=_PLAIN,
+    ),
     "fedgc, embeddings shown": _of(
         "fedgc", several, options={"identities": 2, "head": {"kind": "cosface", "scale": 4.0}}, privacy=_REVEALS
     ),
