@@ -49,8 +49,11 @@ def test_the_whole_scale_fits_a_thousand_people(module: Any) -> None:
         assert sum(row.settings.get(name, 0) for name in groups) <= NUM_PEOPLE
 
 
-def test_the_private_rows_show_nothing_and_the_published_ones_class_embeddings() -> None:
+def test_the_private_rows_show_no_class_embedding_and_the_published_ones_do() -> None:
     faces, clients = tasks(STUDIES[fedface][False]), tasks(STUDIES[fedgc][False])
+    against = {name: task for name, task in clients.items() if "everybody" in name}
+    assert set(against) == {"softmax_everybody", "cosface_everybody", "everybody_c0.25", "unbalanced_everybody"}
+    assert {task.privacy.reveals for task in against.values()} == {("class_moment",)}
     shown = {name for name, task in {**faces, **clients}.items() if task.privacy.reveals}
     assert {"fedface", "no_mean_init", "softmax_fedgc", "cosface_fedcos"} <= shown
     assert shown.isdisjoint({"private", "fedavg", "fixed", "softmax_private", "cosface_private", "cosface_fedpe"})
