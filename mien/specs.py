@@ -240,7 +240,8 @@ class LocalSpec:
 
     `steps` above 0 is the number of steps of a round, whatever the number of images; `epochs` is then not used. From
     epoch `lr_drop_epoch` of a round on (counted from 0; 0: never) both rates are a tenth. `private_lr` and
-    `private_momentum` are those of what never leaves the device, by default as the others. `batch_norm` "train" lets
+    `private_momentum` are those of what never leaves the device, by default as the others; `private_weight_decay` is
+    its own, by default none, as it was before there was a field for it. `batch_norm` "train" lets
     BatchNorm normalise by batches and learn where its statistics are in the trained part: for silos, not for phones.
     """
 
@@ -255,6 +256,7 @@ class LocalSpec:
     steps: int = 0
     private_momentum: Annotated[float | None, BELOW_1] = None
     batch_norm: Literal["eval", "train"] = "eval"
+    private_weight_decay: Annotated[float | None, within(0, MAX_RATE)] = None
 
     def __post_init__(self) -> None:
         check_limits(self, "local.")

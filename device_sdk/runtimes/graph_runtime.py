@@ -344,10 +344,10 @@ class _Training:
     def _move(self, images: _Images, piece: Batch, share: float, so_far: _Gradient) -> None:
         """Take the step of a batch from its last piece, of that share, and the gradient of the others.
 
-        The part's gradient is scale (so_far + share g + decay p). The graph scales no private tensor's, so that its
-        momentum is worked out over `share`, and its rate times it.
+        The part's gradient is scale (so_far + share g + decay p). The graph scales no private tensor's, and knows of no
+        decay of its own, so that its momentum is worked out here, over `share`, and its rate times it.
         """
-        local = self._local
+        local, decay = self._local, np.float32(self._local.private_weight_decay or 0.0)
         private_lr = local.lr if local.private_lr is None else local.private_lr
         scale = self._rule.gradient_scale
         feed = {
@@ -358,9 +358,12 @@ class _Training:
             "gradient_scale": _number(scale * share),
             "correction": self._correction() + np.float32(scale) * so_far.part,
         }
-        if share < 1:
+        if share < 1 or decay:
             momentum = feed["private_momentum"]
-            carried = {name: momentum * v + so_far.private[name] for name, v in self.private_velocity.items()}
+            carried = {
+                name: momentum * v + so_far.private[name] + decay * self.private[name]
+                for name, v in self.private_velocity.items()
+            }
             feed |= {f"velocity.{name}": values / np.float32(share) for name, values in carried.items()}
             feed["private_momentum"] = _number(1.0)
         # What a step starts from is of no use after it; without a second copy of it a step takes less memory.

@@ -480,10 +480,10 @@ class Sgd:
 
     @classmethod
     def of_private(cls, tensors: list[Tensor], local: LocalSpec) -> Self:
-        """Return that of private tensors. They are held at length 1: decay would only rescale them."""
+        """Return that of private tensors, whose rate, momentum and weight decay are their own."""
         lr = local.lr if local.private_lr is None else local.private_lr
         momentum = local.momentum if local.private_momentum is None else local.private_momentum
-        return cls(tensors, lr, momentum, keeps_velocity=True)
+        return cls(tensors, lr, momentum, local.private_weight_decay or 0.0, keeps_velocity=True)
 
     @property
     def _is_plain(self) -> bool:

@@ -103,10 +103,11 @@ class FedFrOptions:
             raise ConfigError("options.public_classes, max_negatives and first_epochs must not be negative")
 
 
-_LOCAL: Final = LocalSpec(lr=1e-3, epochs=4, batch_size=256, momentum=0.9, weight_decay=5e-4)
+# The paper and its code decay all that they train, proxies, Pi and Omega too (decision record 0094).
+_LOCAL: Final = LocalSpec(lr=1e-3, epochs=4, batch_size=256, momentum=0.9, weight_decay=5e-4, private_weight_decay=5e-4)
 PRESETS: Final[Mapping[str, Preset[FedFrOptions]]] = MappingProxyType(
     {
-        "recommended": Preset(30, replace(_LOCAL, batch_size=32), FedFrOptions()),
+        "recommended": Preset(30, replace(_LOCAL, batch_size=32, private_weight_decay=None), FedFrOptions()),
         "paper": Preset(30, _LOCAL, FedFrOptions(preset="paper", max_negatives=0, first_contrast="global")),
         "released_code": Preset(
             20,

@@ -135,8 +135,12 @@ def test_twenty_steps_of_a_small_network(task: TaskSpec, tmp_path: Path) -> None
         task_of("fedprox", loss="softmax", mu=2.0),
         task_of("fedprox", loss="cosface"),
         task_of("fedprox", loss="arcface"),
+        replace(
+            task_of("fedprox", loss="softmax", mu=0.5),
+            local=replace(TWENTY_STEPS, lr=0.01, private_lr=0.5, private_weight_decay=0.2),
+        ),
     ],
-    ids=["positive", "cosface", "beside", "fedprox", "fedprox-softmax", "fedprox-cosface", "fedprox-arcface"],
+    ids=["positive", "cosface", "beside", "fedprox", "fedprox-softmax", "fedprox-cosface", "fedprox-arcface", "decay"],
 )
 def test_several_people_of_one_phone(task: TaskSpec, tmp_path: Path) -> None:
     tiny = tiny_cnn()

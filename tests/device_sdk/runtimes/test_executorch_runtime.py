@@ -81,9 +81,11 @@ def test_losses_of_many_images_are_right_also_where_one_term_is_not_weighted(wei
     assert found.loss_after == pytest.approx(expected.loss_after, rel=1e-4)
 
 
-def test_batches_beyond_a_programs_bound_are_trained_in_pieces() -> None:
+@pytest.mark.parametrize("private_weight_decay", [None, 0.4])
+def test_batches_beyond_a_programs_bound_are_trained_in_pieces(private_weight_decay: float | None) -> None:
     many = made_up_crops(LIMITS["B"] + 1, seed=4)
-    objective, local = objective_of(standard_forms("cosface")[0], len(many), 8), replace(LOCAL, batch_size=0)
+    objective = objective_of(standard_forms("cosface")[0], len(many), 8)
+    local = replace(LOCAL, batch_size=0, private_weight_decay=private_weight_decay)
     found = tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 0))
     assert_same(found, TINY.runtime().train(TrainingJob(TINY.theta, TINY.part(), many, objective, local, 0)), 1e-5)
 

@@ -35,7 +35,7 @@ CROPS = made_up_crops(6, seed=1)
 # Batches of 5 and 1, mirrored, three epochs with a drop of the rate.
 LOCAL = LocalSpec(
     lr=0.05, epochs=3, batch_size=5, momentum=0.5, weight_decay=0.01, private_lr=0.1, private_momentum=0.3,
-    lr_drop_epoch=2,
+    lr_drop_epoch=2, private_weight_decay=0.4,
 )  # fmt: skip
 HINGE = objective_of(standard_forms("positive_hinge")[0], 6, 8)
 

@@ -67,7 +67,8 @@ def by_plain_torch(tiny: Tiny, part: ParameterPart, crops: Crops, objective: Obj
         gradients = dict(zip(trained, torch.autograd.grad(loss, list(trained.values())), strict=True))
         with torch.no_grad():
             for name, tensor in trained.items():
-                lr, decay = (local.private_lr, 0.0) if name == "w" else (local.lr, local.weight_decay)
+                own = local.private_lr, local.private_weight_decay or 0.0
+                lr, decay = own if name == "w" else (local.lr, local.weight_decay)
                 step = gradients[name] + decay * tensor
                 velocity[name] = local.momentum * velocity[name] + step if name in velocity else step
                 tensor -= lr * velocity[name]
@@ -75,8 +76,10 @@ def by_plain_torch(tiny: Tiny, part: ParameterPart, crops: Crops, objective: Obj
     return theta_of(whole)
 
 
-def test_a_tail_on_remembered_features_trains_as_the_whole_model_does() -> None:
-    tiny, local = tiny_cnn(), replace(LOCAL, flip=False, batch_size=0)
+@pytest.mark.parametrize("private_weight_decay", [None, 0.5])
+def test_a_tail_on_remembered_features_trains_as_the_whole_model_does(private_weight_decay: float | None) -> None:
+    tiny = tiny_cnn()
+    local = replace(LOCAL, flip=False, batch_size=0, private_weight_decay=private_weight_decay)
     part, objective = tiny.part(), hinge()
     trained = tiny.runtime().train(TrainingJob(tiny.theta, part, CROPS, objective, local, 0))
     expected = by_plain_torch(tiny, part, CROPS, objective, local)
@@ -352,6 +355,23 @@ def test_private_momentum_is_its_own_and_goes_on_where_it_ended() -> None:
         TrainingJob(tiny.theta, tiny.part(), CROPS, replace(going_on, velocity={}), local, 0)
     )
     assert np.abs(forgetful.private["class_embedding"] - whole.private["class_embedding"]).max() > 1e-3
+
+
+def test_private_tensors_decay_by_a_number_of_their_own() -> None:
+    """Where the loss has no gradient, steps of SGD with momentum shrink them by the decay, and by nothing else."""
+    tiny = tiny_cnn()
+    local = replace(PLAIN, private_lr=0.1, momentum=0.5, weight_decay=0.3, private_weight_decay=0.2, epochs=2)
+    far = {"class_embedding": 4 * hinge().private["class_embedding"]}
+    still = replace(hinge(), private=far, constants={"margin": -1.0}, unit_norm=())
+    trained = tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, still, local, 0))
+    first = 0.2 * far["class_embedding"]
+    once = far["class_embedding"] - 0.1 * first
+    twice = once - 0.1 * (0.5 * first + 0.2 * once)
+    np.testing.assert_allclose(trained.private["class_embedding"], twice, rtol=1e-6)
+    without = tiny.runtime().train(
+        TrainingJob(tiny.theta, tiny.part(), CROPS, still, replace(local, private_weight_decay=None), 0)
+    )
+    np.testing.assert_array_equal(without.private["class_embedding"], far["class_embedding"])
 
 
 @pytest.mark.parametrize("steps", [1, 5])

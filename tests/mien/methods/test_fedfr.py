@@ -132,6 +132,7 @@ def test_presets_hold_what_the_paper_and_its_code_say() -> None:
         preset = PRESETS[name]
         assert preset.rounds == facts.pop("rounds")
         assert {field: getattr(preset.local, field) for field in local} == local
+        assert preset.local.private_weight_decay == (None if name == "recommended" else 5e-4)
         assert preset.options == FedFrOptions(preset=name, **common, **facts)  # type: ignore[arg-type]
 
 

@@ -84,6 +84,12 @@ CASES = {
     ),
     "fedface, embeddings shown": _of("fedface", privacy=_REVEALS),
     "fedgc": _of("fedgc", several, options={"identities": 2, "start": "mean_feature"}, local=_PLAIN),
+    "fedgc, class embeddings that decay": _of(
+        "fedgc",
+        several,
+        options={"identities": 2, "start": "mean_feature", "correction": {"kind": "none"}},
+        local=LocalSpec(lr=0.1, epochs=2, momentum=0.5, weight_decay=0.01, private_weight_decay=0.3),
+    ),
     "fedgc, everybody": _of(
         "fedgc",
         several,

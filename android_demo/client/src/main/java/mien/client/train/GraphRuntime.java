@@ -169,8 +169,11 @@ public final class GraphRuntime {
             feed.put("x", images.batch(batch.indices, batch.mirrored));
             feed.put("lr", Tensor.number(batch.rate * local.lr));
             feed.put("private_lr", Tensor.number(batch.rate * local.privateLr));
-            for (Map.Entry<String, Tensor> each : privateVelocity.entrySet()) {
-                feed.put("velocity." + each.getKey(), each.getValue());
+            for (String name : privateVelocity.keySet()) {
+                feed.put("velocity." + name, carried(name));
+            }
+            if (local.privateWeightDecay != 0) {
+                feed.put("private_momentum", Tensor.number(1));
             }
             Map<String, Tensor> out = engine.run("train", cut.stage, part.names, objective.form, feed);
             if (!Bytes.isFinite(out.get("loss").values)) {
@@ -182,6 +185,21 @@ public final class GraphRuntime {
                 privateTensors.put(name, out.get("private_out." + name));
                 privateVelocity.put(name, out.get("velocity_out." + name));
             }
+        }
+
+        /** Returns a private tensor's momentum as the graph takes it, which knows of no weight decay of private tensors. */
+        private Tensor carried(String name) {
+            Tensor velocity = privateVelocity.get(name);
+            if (local.privateWeightDecay == 0) {
+                return velocity;
+            }
+            float[] moved = new float[velocity.values.length];
+            float[] now = privateTensors.get(name).values;
+            for (int i = 0; i < moved.length; i++) {
+                moved[i] = (float) local.privateMomentum * velocity.values[i]
+                        + (float) local.privateWeightDecay * now[i];
+            }
+            return new Tensor(moved, velocity.shape);
         }
 
         /** Returns what a step adds to the gradient: mu (theta - theta received). */

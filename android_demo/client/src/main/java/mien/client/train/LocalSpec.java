@@ -16,6 +16,7 @@ public final class LocalSpec {
     final boolean flip;
     final double privateLr;
     final double privateMomentum;
+    final double privateWeightDecay;
     /** From this epoch on both rates are a tenth; 0: never. */
     final int lrDropEpoch;
     /** Above 0: so many steps, whatever the number of images. */
@@ -30,6 +31,7 @@ public final class LocalSpec {
         flip = fields.flag("flip");
         privateLr = fields.real("private_lr", lr);
         privateMomentum = fields.real("private_momentum", momentum);
+        privateWeightDecay = fields.real("private_weight_decay", 0);
         lrDropEpoch = fields.count("lr_drop_epoch", 0);
         steps = fields.count("steps", 0);
         if (!fields.text("batch_norm", "eval").equals("eval")) {
