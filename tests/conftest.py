@@ -28,6 +28,9 @@ for _name in ("COLUMNS", "FORCE_COLOR", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "
 # Next to nothing is garbage while modules are imported, and each search for some goes through more objects.
 gc.disable()
 
+# What a program says when it has been silent for a while is not said because a machine is busy.
+os.environ["MIEN_PROGRESS_AFTER_S"] = "inf"
+
 # A shell that runs the tests in the background has them ignore Ctrl-C, and with them the programs that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -13,7 +13,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -32,7 +31,8 @@ from mien.format import moment
 from mien.protocol.names import isolated
 from mien.shell import cli as shell
 from mien.shell.cli import say
-from mien.shell.passwords import can_ask, read_password
+from mien.shell.doing import Step, doing, unseen
+from mien.shell.passwords import can_ask, confirmed, read_password
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
 if TYPE_CHECKING:
@@ -171,7 +171,8 @@ def renew(home: Home, as_json: Json = False) -> None:
 def _url(invite: str) -> str:
     if invite != "-":
         return invite
-    return "" if sys.stdin is None else sys.stdin.readline()
+    with unseen():
+        return "" if sys.stdin is None else sys.stdin.readline()
 
 
 # --- people ---
@@ -333,7 +334,7 @@ def watch(
                 looks += 1
                 result, sentence, _ = _described(sighting.outcome, show_score=show_score, claimed=None)
                 if as_json:
-                    print(json.dumps({"event": "seen", "at": sighting.frame, **result}, sort_keys=True), flush=True)
+                    shell.emit_event({"event": "seen", "at": sighting.frame, **result})
                 else:
                     say(f"{sighting.frame}: {sentence}")
     shell.emit({"event": "done", "sightings": looks}, as_json=as_json, human=lambda: None)
@@ -485,8 +486,8 @@ def gallery_export(
     """
     if not agreed and not can_ask():
         raise ConfigError("everybody in the file has to agree to a copy of their pictures; give --agreed when they do")
-    if not agreed:
-        typer.confirm("Has everybody enrolled here agreed to a copy of their pictures?", abort=True)
+    if not agreed and not confirmed("Has everybody enrolled here agreed to a copy of their pictures?"):
+        raise typer.Abort
     password = read_password(password_file, confirm=True)
     with _device(home, as_json) as device:
         count = device.export(path, password)
@@ -896,29 +897,31 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
         return
     from device_sdk.rounds.events import Transfer
 
-    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[amount]}")
-    with Progress(*columns, console=shell.ERR, transient=True) as bar:
-        running: dict[str, TaskID] = {}
+    running: dict[str, Step] = {}
 
-        def show(what: str, done: int, total: int, amount: str) -> None:
-            if what not in running:
-                running[what] = bar.add_task(what, amount="")
-            bar.update(running[what], total=total, completed=done, amount=amount)
-            if done == total:
-                bar.remove_task(running.pop(what))
+    def show(what: str, done: int, total: int, amount: str) -> None:
+        if what not in running:
+            running[what] = doing(what)
+        running[what].show(done=done, total=total, amount=amount)
+        if done == total:
+            running.pop(what).end()
 
-        def tell(event: Event | Transfer) -> None:
-            if isinstance(event, Transfer):
-                amount = f"{event.done_bytes / 1e6:.1f} of {event.total_bytes / 1e6:.1f} MB"
-                show(event.what, event.done_bytes, event.total_bytes, amount)
-            elif steps := _steps(event):
-                show("training", *steps, f"{steps[0]} of {steps[1]} steps")
-            else:
-                if "training" in running and event.kind != "alive":  # it ended, or pauses
-                    bar.remove_task(running.pop("training"))
-                shell.ERR.print(event.text, markup=False, highlight=False)
+    def tell(event: Event | Transfer) -> None:
+        if isinstance(event, Transfer):
+            amount = f"{event.done_bytes / 1e6:.1f} of {event.total_bytes / 1e6:.1f} MB"
+            show(event.what, event.done_bytes, event.total_bytes, amount)
+        elif steps := _steps(event):
+            show("training", *steps, f"{steps[0]} of {steps[1]} steps")
+        else:
+            if "training" in running and event.kind != "alive":  # it ended, or pauses
+                running.pop("training").end()
+            shell.ERR.print(event.text, markup=False, highlight=False)
 
+    try:
         yield tell
+    finally:
+        for step in running.values():
+            step.end()
 
 
 def _steps(event: Event) -> tuple[int, int] | None:
@@ -940,7 +943,7 @@ def _print_json(event: Event | Transfer) -> None:
     from device_sdk.rounds.events import Event
 
     if isinstance(event, Event):
-        print(json.dumps({"event": event.kind, "text": event.text, **event.facts}, sort_keys=True), flush=True)
+        shell.emit_event({"event": event.kind, "text": event.text, **event.facts})
 
 
 @bundle_app.command("verify")
@@ -1049,7 +1052,7 @@ def _ask_consent(name: str) -> bool:
     """Ask whether the person agrees; where nobody can answer, they have not."""
     if not can_ask():
         return False
-    return typer.confirm(
+    return confirmed(
         f"Does {name} agree that their pictures train the shared model on this device, and measure new ones? "
         "(No picture leaves it; the model's update does, and how often which score came out, both only in sums.)"
     )
@@ -1060,7 +1063,8 @@ def _confirm(question: str, *, yes: bool) -> None:
         return
     if not can_ask():
         raise ConfigError("nobody can answer here; give --yes if you mean it")
-    typer.confirm(question, abort=True)
+    if not confirmed(question):
+        raise typer.Abort
 
 
 def _fail_with_refused(error: LowQualityError, refused: list[RefusedImage]) -> None:

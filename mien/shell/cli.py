@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import typer
@@ -15,18 +17,29 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
 from mien.errors import TABLE, ConfigError, DiskFullError, MienError, NotFoundError
-from mien.shell import exits
+from mien.shell import doing, exits
 from mien.shell.memory import refuse_core_dumps
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class _Console(Console):
-    """rich's console, but for what a terminal obeys, and a reader that has gone.
+    """rich's console, but for what a terminal obeys, a reader that has gone, and a line that shows what is being done.
 
     Names of files and data sets and the terms of models come from others: they could clear the screen, or write into
-    it. For a reader that has gone rich ends the program with 1, which is an answer.
+    it. For a reader that has gone rich ends the program with 1, which is an answer. Results are not written into the
+    line of `mien.shell.doing`, and the cursor stays: a program that is killed could not bring it back.
     """
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        if not self.stderr:
+            doing.hide()
+        super().print(*objects, **options)
+
+    def show_cursor(self, show: bool = True) -> bool:
+        """Show the cursor; it is never hidden."""
+        return super().show_cursor() if show else False
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield what is to be shown, its text without control characters but for line ends and tabs."""
@@ -45,17 +58,21 @@ ERR = _Console(stderr=True)
 """Console for progress, warnings and errors."""
 
 
-def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:
+def run(app: typer.Typer, *, json_errors: bool | None = None, relays: bool = False) -> NoReturn:
     """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback.
 
     `json_errors` as in `fail`. Whatever happens, no core dump is written, and only what a command answers ends with 0
-    or 1: not an answer that could not be written, nor a fault of the program (`mien.shell.exits`).
+    or 1: not an answer that could not be written, nor a fault of the program (`mien.shell.exits`). A command that is
+    silent for a moment says on stderr what it does (`mien.shell.doing`), at once and as JSON if it `relays`.
     """
     refuse_core_dumps()
     exits.prepare_output()
     with exits.faults_end_apart():
         try:
-            sys.exit(_called(app))
+            for_machines = _for_machines(json_errors)
+            with doing.program(_at_work(app, sys.argv), ERR, for_machines=for_machines, relays=relays):
+                code = _called(app)
+            sys.exit(code)
         except MienError as error:
             fail(error, as_json=json_errors)
         except RecursionError:
@@ -64,6 +81,32 @@ def run(app: typer.Typer, *, json_errors: bool | None = None) -> NoReturn:
             fail(_refused(error), as_json=json_errors)
         except KeyboardInterrupt:
             sys.exit(exits.EXIT_INTERRUPTED)
+
+
+def _for_machines(as_json: bool | None) -> bool:
+    return "--json" in sys.argv[1:] if as_json is None else as_json
+
+
+def _at_work(app: typer.Typer, arguments: Sequence[str]) -> str:
+    """Return a command line's program and command, and what that does by the first sentence of its help."""
+    words, said = [Path(arguments[0]).name], ""
+    for word in arguments[1:]:
+        groups = {group.name: group.typer_instance for group in app.registered_groups}
+        commands = {
+            each.name or each.callback.__name__.replace("_", "-"): each
+            for each in app.registered_commands
+            if each.callback is not None
+        }
+        if group := groups.get(word):
+            words, app = [*words, word], group
+        elif command := commands.get(word):
+            words, said = [*words, word], command.help or inspect.getdoc(command.callback) or ""
+            break
+        else:
+            break
+    first = re.split(r"[.:;](?:\s|$)", said.strip(), maxsplit=1)[0]
+    sentence = f": {first[:1].lower()}{first[1:]}" if first else ""
+    return " ".join(words) + re.sub(r"\s+", " ", sentence)
 
 
 def _called(app: typer.Typer) -> int:
@@ -107,7 +150,7 @@ def fail(error: MienError, *, as_json: bool | None = None) -> NoReturn:
     `as_json` None: JSON if the command line says --json.
     """
     with contextlib.suppress(OSError):  # the exit code says it too
-        if ("--json" in sys.argv[1:]) if as_json is None else as_json:
+        if _for_machines(as_json):
             print(json.dumps({"error": error.code, "message": error.message}), file=sys.stderr)
         else:
             ERR.print(f"[bold red]error[/] ({error.code}): ", end="", highlight=False)
@@ -117,11 +160,18 @@ def fail(error: MienError, *, as_json: bool | None = None) -> NoReturn:
 
 
 def emit(value: Any, *, as_json: bool, human: Callable[[], object]) -> None:
-    """Print `value` as one line of JSON, or let `human` draw it."""
+    """Print `value`, a command's answer, as one line of JSON, or let `human` draw it."""
+    doing.answered()
     if as_json:
         print(json.dumps(value, sort_keys=True, allow_nan=False))
     else:
         human()
+
+
+def emit_event(value: Any) -> None:
+    """Print one of several lines of JSON at once, before the answer."""
+    doing.hide()
+    print(json.dumps(value, sort_keys=True, allow_nan=False), flush=True)
 
 
 def say(text: str) -> None:

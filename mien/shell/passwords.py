@@ -1,4 +1,4 @@
-"""Asking for a password: a file or pipe for machines, the terminal for people; never the command line."""
+"""Asking people, for a password or whether they mean it; a password comes from a file or pipe, too, for machines."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import typer
 
 from mien.errors import ConfigError, NotFoundError
+from mien.shell.doing import unseen
 
 _MAX_PASSWORD_BYTES: Final = 4096
 
@@ -18,12 +19,19 @@ def can_ask() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def confirmed(question: str) -> bool:
+    """Return what somebody answers to a question."""
+    with unseen():
+        return typer.confirm(question)
+
+
 def read_password(file: Path | None, *, confirm: bool) -> str:
     """Return the first line of a file, or what somebody types; raises ConfigError where nobody can."""
     if file is None:
         if not can_ask():
             raise ConfigError("nobody can type a password here; give --password-file")
-        return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
+        with unseen():
+            return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
     password = _first_line(file).rstrip(b"\r\n")
     if not password:
         raise ConfigError(f"the first line of the password file {file.name} is empty; write the password there")

@@ -12,6 +12,7 @@ from typing import Final
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from mien.shell import cli
+from mien.shell.doing import unseen
 
 PERIOD_S: Final = 3600.0
 """Time whose rounds tell how long the others take: a bar's own 30 seconds hold not even two long ones."""
@@ -60,6 +61,9 @@ def watching(title: str) -> Iterator[Watcher]:
         TimeRemainingColumn(),
         TextColumn("left"),
     )
-    with Progress(*columns, console=cli.ERR, transient=True, speed_estimate_period=PERIOD_S) as progress:
+    with (
+        unseen(),
+        Progress(*columns, console=cli.ERR, transient=True, speed_estimate_period=PERIOD_S) as progress,
+    ):
         progress.add_task(title, total=None)
         yield Watcher(progress)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import json
 
 import pytest
@@ -11,6 +12,7 @@ from rich.console import Console
 from device_sdk.program.cli import _narrator
 from device_sdk.rounds.events import Event, Listener, Transfer
 from mien.shell import cli as shell
+from mien.shell.doing import VARIABLE, program
 
 HALF = Event("progress", "Trained 3 of 6 steps.", {"steps_done": 3, "steps": 6})
 WHOLE = Event("progress", "Trained 6 of 6 steps.", {"steps_done": 6, "steps": 6})
@@ -19,10 +21,17 @@ WHOLE = Event("progress", "Trained 6 of 6 steps.", {"steps_done": 6, "steps": 6}
 def show(monkeypatch: pytest.MonkeyPatch, *events: Event | Transfer, terminal: bool) -> str:
     """Return what people see of events."""
     seen = io.StringIO()
-    monkeypatch.setattr(shell, "ERR", Console(file=seen, force_terminal=terminal, width=100, no_color=True))
-    with _narrator(as_json=False) as tell:
+    console = Console(file=seen, force_terminal=terminal, width=100, no_color=True)
+    monkeypatch.setattr(shell, "ERR", console)
+    monkeypatch.setenv(VARIABLE, "0")
+    monkeypatch.setenv("TERM", "xterm")
+    with program("", console), _narrator(as_json=False) as tell:
         for event in events:
             tell(event)
+            ends_s = time.monotonic() + 120
+            while terminal and isinstance(event, Transfer) and event.what not in seen.getvalue():
+                assert time.monotonic() < ends_s
+                time.sleep(0.001)
     return seen.getvalue()
 
 

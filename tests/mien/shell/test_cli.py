@@ -40,4 +40,5 @@ def test_colours_and_moving_bars_stay_where_there_is_a_terminal() -> None:
         with Progress(console=console) as progress:
             progress.add_task("moves", total=1)
     assert "\x1b[31mred" in captured.get()
-    assert "\x1b[?25l" in captured.get()
+    assert "\x1b[2K" in captured.get()
+    assert "\x1b[?25l" not in captured.get(), "a program that is killed leaves the terminal without a cursor"

@@ -1,0 +1,317 @@
+"""What a program is doing, said on stderr once it has been silent for a moment, and gone when that is done.
+
+`mien.shell.cli.run` shows that a command is at work; `doing` names a step of it, and how far it is where the end is
+known::
+
+    with doing("Reading the faces", total=len(files)) as step:
+        for path in files:
+            read(path)
+            step.advance()
+
+A terminal gets one line that moves, and that is taken away; a log or pipe gets a plain line, once, and again each
+minute while a step with an end goes on. Outside of a program `doing` shows nothing, so that libraries may use it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Final
+
+from rich.console import Console
+
+AFTER_S: Final = 2.0
+"""Silence after which a program says what it is doing."""
+
+AGAIN_S: Final = 60.0
+"""Time after which a log is told again how far a step is."""
+
+VARIABLE: Final = "MIEN_PROGRESS_AFTER_S"
+"""The environment's word for another time than `AFTER_S`; `inf` for never."""
+
+_RELAY_S: Final = 0.2
+
+
+class Step:
+    """Something that a program does; leaving its block, or `end`, says that it is over."""
+
+    def __init__(self, text: str, total: int | None = None) -> None:
+        self.text, self.done, self.total, self.amount = text, 0, total, ""
+        self.due_s, self.told = math.inf, ""
+        self._display = _shown
+        if self._display is not None:
+            self._display.begin(self)
+
+    def advance(self) -> None:
+        """Count one more part as done."""
+        self.show(done=self.done + 1)
+
+    def show(
+        self, *, text: str | None = None, done: int | None = None, total: int | None = None, amount: str | None = None
+    ) -> None:
+        """Say what is being done now, or how many parts of how many are; `amount` says that in words."""
+        self.text = self.text if text is None else text
+        self.done = self.done if done is None else done
+        self.total = self.total if total is None else total
+        self.amount = self.amount if amount is None else amount
+        if self._display is not None:
+            self._display.changed(self)
+
+    def end(self) -> None:
+        """Take it away."""
+        if self._display is not None:
+            self._display.end(self)
+
+    def line(self) -> str:
+        """Return it as a line of a log."""
+        how_far = self.amount or (f"{self.done} of {self.total}" if self.total and self.done else "")
+        return f"{self.text}: {how_far} …" if how_far else f"{self.text} …"
+
+    def __enter__(self) -> Step:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+def doing(text: str, *, total: int | None = None) -> Step:
+    """Begin a step, such as "Reading the faces"; `total` is how many parts it has, where that is known."""
+    return Step(text, total)
+
+
+@contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """A block in which nothing is shown but steps that begin in it: somebody is asked, or sees a display of its own."""
+    with Step(""):
+        yield
+
+
+def hide() -> None:
+    """Take what is shown away, for something is printed; it is shown again after another silence."""
+    if _shown is not None:
+        _shown.hide()
+
+
+def answered() -> None:
+    """Show nothing more: the command has printed its answer, and what it does after that is waited for by nobody."""
+    if _shown is not None:
+        _shown.mute()
+
+
+@contextlib.contextmanager
+def program(text: str, console: Console, *, for_machines: bool = False, relays: bool = False) -> Iterator[None]:
+    """A block in which steps are shown on `console`, and `text` where there is none.
+
+    Where stderr is read by a machine (`for_machines`) only a terminal is told. A program that `relays` prints every
+    step at once as a line of JSON, which `relayed` reads in the program that started it.
+    """
+    global _shown
+    display: _Display
+    if relays:
+        display = _Relay()
+    elif console.is_terminal and not console.is_dumb_terminal:
+        display = _Line(console, _after_s())
+    else:
+        display = _Log(console, math.inf if for_machines else _after_s())
+    _shown = display
+    try:
+        with Step(text if not relays else ""):
+            yield
+    finally:
+        _shown = None
+        display.close()
+
+
+def relayed(line: str) -> dict[str, Any] | None:
+    """Return what a line of a program that relays says of its steps, as arguments of `Step.show`; None for others."""
+    if not line.startswith('{"doing":'):
+        return None
+    try:
+        told = json.loads(line)
+        text, done, total, amount = told["doing"], told["done"], told["total"], told["amount"]
+    except (ValueError, KeyError):
+        return None
+    return {"text": text, "done": done, "total": total, "amount": amount}
+
+
+def _after_s() -> float:
+    try:
+        return max(0.0, float(os.environ.get(VARIABLE, AFTER_S)))
+    except ValueError:
+        return AFTER_S
+
+
+class _Display:
+    """Shows the innermost step from a thread of its own, once that is due."""
+
+    def __init__(self, after_s: float) -> None:
+        self._after_s = after_s
+        self._steps: list[Step] = []
+        self._is_over = False
+        self._change = threading.Condition(threading.RLock())
+        self._thread = threading.Thread(target=self._run, name="doing", daemon=True)
+        if after_s < math.inf:
+            self._thread.start()
+
+    def begin(self, step: Step) -> None:
+        with self._change:
+            self._take_away()
+            self._steps.append(step)
+            self._wait_anew()
+
+    def changed(self, step: Step) -> None:
+        """A step moved on."""
+
+    def end(self, step: Step) -> None:
+        with self._change:
+            if step in self._steps:
+                self._take_away()
+                self._steps.remove(step)
+                self._wait_anew()
+
+    def hide(self) -> None:
+        with self._change:
+            self._take_away()
+            self._wait_anew()
+
+    def mute(self) -> None:
+        with self._change:
+            self._is_over = True
+            self._take_away()
+            self._change.notify()
+
+    def close(self) -> None:
+        self.mute()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _wait_anew(self) -> None:
+        if self._steps:
+            self._steps[-1].due_s = time.monotonic() + self._after_s
+        self._change.notify()
+
+    def _run(self) -> None:
+        with self._change:
+            while not self._is_over:
+                step = self._steps[-1] if self._steps else None
+                left_s = math.inf if step is None or not step.text else step.due_s - time.monotonic()
+                if step is not None and left_s <= 0:
+                    step.due_s = math.inf
+                    with contextlib.suppress(OSError, ValueError):  # nobody reads stderr: there is nobody to tell
+                        self._put(step)
+                    continue
+                self._change.wait(None if left_s == math.inf else left_s)
+
+    def _put(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def _take_away(self) -> None:
+        """Nothing of what was told can be taken away here."""
+
+
+class _Log(_Display):
+    """Lines on a stderr that is no terminal."""
+
+    def __init__(self, console: Console, after_s: float) -> None:
+        self._console = console
+        super().__init__(after_s)
+
+    def changed(self, step: Step) -> None:
+        with self._change:
+            if step.told and step.text != step.told and step is self._steps[-1]:
+                step.told = ""
+                self._wait_anew()
+
+    def _put(self, step: Step) -> None:
+        if step.total is not None or step.text != step.told:
+            self._console.print(step.line(), highlight=False, markup=False, soft_wrap=True)
+        step.told = step.text
+        if step.total is not None:
+            step.due_s = time.monotonic() + AGAIN_S
+
+
+class _Line(_Display):
+    """A line at the foot of a terminal, with a bar where the end is known."""
+
+    def __init__(self, console: Console, after_s: float) -> None:
+        self._console = console
+        self._progress: Any = None
+        super().__init__(after_s)
+
+    def changed(self, step: Step) -> None:
+        with self._change:
+            if self._progress is not None and step is self._steps[-1]:
+                self._update(step)
+
+    def _put(self, step: Step) -> None:
+        from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+
+        class Bar(BarColumn):
+            def render(self, task: Task) -> Any:
+                return Text() if task.total is None else super().render(task)
+
+        self._progress = Progress(
+            *(SpinnerColumn(), TextColumn("{task.description}", markup=False), Bar()),
+            *(TextColumn("{task.fields[amount]}", markup=False), TimeElapsedColumn()),
+            console=self._console,
+            transient=True,
+            redirect_stdout=False,
+        )
+        self._progress.add_task("", total=None, amount="")
+        self._update(step)
+        self._progress.start()
+
+    def _update(self, step: Step) -> None:
+        (number,) = self._progress.task_ids
+        amount = step.amount or (f"{step.done} of {step.total}" if step.total is not None else "")
+        self._progress.update(number, description=step.text, total=step.total, completed=step.done, amount=amount)
+
+    def _take_away(self) -> None:
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            with contextlib.suppress(OSError, ValueError):
+                progress.stop()
+
+
+class _Relay(_Display):
+    """Lines of JSON for the program that started this one, which decides what is shown when."""
+
+    def __init__(self) -> None:
+        self._last_s = -math.inf
+        super().__init__(math.inf)
+
+    def begin(self, step: Step) -> None:
+        super().begin(step)
+        self._print(step)
+
+    def changed(self, step: Step) -> None:
+        if step.done == step.total or time.monotonic() >= self._last_s + _RELAY_S:
+            self._print(step)
+
+    def end(self, step: Step) -> None:
+        super().end(step)
+        with self._change:
+            outer = self._steps[-1] if self._steps else None
+        if outer is not None and outer.text:
+            self._print(outer)
+
+    def _print(self, step: Step) -> None:
+        if not step.text or self._is_over:
+            return
+        self._last_s = time.monotonic()
+        told = {"doing": step.text, "done": step.done, "total": step.total, "amount": step.amount}
+        with contextlib.suppress(OSError, ValueError):
+            print(json.dumps(told), file=sys.stderr, flush=True)
+
+
+_shown: _Display | None = None
