@@ -50,6 +50,7 @@ from mien.models.variants import FLOAT32, Variant, form_id, model_of, variant_of
 from mien.protocol.ids import ModelId
 from mien.protocol.rounds import Role, Wait
 from mien.shell.clock import Clock, WallClock
+from mien.shell.doing import counting
 from mien.shell.files import read_limited, write_atomically
 from mien.shell.keys import secret_bytes
 from mien.shell.lock import exclusive
@@ -408,7 +409,10 @@ class Device:
         data = read_limited(Path(path), MAX_BACKUP_BYTES, what="the exported gallery")
         people = from_plain(unseal_backup(data, password))
         recogniser = self.recogniser()
-        made = [(person, [recogniser.template(recogniser.embed(crops)) for crops in person.crops]) for person in people]
+        made = [
+            (person, [recogniser.template(recogniser.embed(crops)) for crops in person.crops])
+            for person in counting("Making the templates", people)
+        ]
         unlike_below, alike_from = self._consistency(recogniser, len(made), anyway=anyway)
         references = self.gallery.references(recogniser.form_id)
         check_restored(made, references, unlike_below=unlike_below, alike_from=alike_from)

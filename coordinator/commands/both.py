@@ -27,6 +27,7 @@ from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
 from mien.shell.clock import Clock
+from mien.shell.doing import doing
 from mien.shell.files import write_atomically
 from mien.shell.passwords import read_password
 
@@ -290,7 +291,7 @@ def serve(
         shell.emit(result, as_json=as_json, human=lambda: say(sentence))
         sys.stdout.flush()
 
-    with ready.ready_file(ready_file) as write_ready:
+    with doing(f"Starting the {server.name}"), ready.ready_file(ready_file) as write_ready:
         run(server, config, announce)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
+from mien.shell.doing import doing
 from mien.shell.files import read_limited
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def ask(folder: Path, question: Callable[[Coordinator], Coroutine[Any, Any, _T]]
         async with connect(address, credentials) as coordinator:
             return await question(coordinator)
 
-    return asyncio.run(connected())
+    with doing(f"Asking the coordinator at {address}"):
+        return asyncio.run(connected())
 
 
 async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskStatus:

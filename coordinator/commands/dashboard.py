@@ -20,6 +20,7 @@ from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
 from mien.shell.clock import Clock
+from mien.shell.doing import doing
 from mien.shell.passwords import read_password
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def serve(
         shell.emit(result, as_json=as_json, human=lambda: say(f"The dashboard is at {address} (Ctrl-C stops it)."))
         sys.stdout.flush()
 
-    server.serve(coordinator, resolved, tls, announce)
+    with doing("Starting the dashboard"):
+        server.serve(coordinator, resolved, tls, announce)
 
 
 @app.command()

@@ -17,6 +17,7 @@ from mien.format import grouped
 from mien.protocol.invite import Invite
 from mien.shell import cli as shell
 from mien.shell.cli import say
+from mien.shell.doing import counting, doing
 from mien.shell.files import create_private
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def ask_registrar(home: RegistrarHome, question: Callable[[RegistrarAdmin], Coro
         async with connect_admin(address, credentials, setting="admin_address") as registrar:
             return await question(registrar)
 
-    return asyncio.run(connected())
+    with doing(f"Asking the registrar at {address}"):
+        return asyncio.run(connected())
 
 
 def make_invites(
@@ -91,7 +93,7 @@ async def invites_of(
     registrar: RegistrarAdmin, population: str, count: int, *, valid_s: int = 0, note: str = ""
 ) -> AsyncIterator[IssuedInvite]:
     """Yield new invites as the registrar makes them."""
-    for _ in range(count):
+    for _ in counting("Making invites", range(count)):
         yield await registrar.create_invite(population, valid_s=valid_s, note=note)
 
 

@@ -38,6 +38,7 @@ from mien.errors import AlreadyExistsError, ConfigError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
+from mien.shell.doing import doing
 from mien.shell.files import InFolder, make_folder, storage_errors, write_atomically
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def quickstart(
         shell.emit(told, as_json=as_json, human=fleet.say_next)
         sys.stdout.flush()
 
-    with ready.ready_file(ready_file) as write_ready:
+    with doing("Starting the registrar and the coordinator"), ready.ready_file(ready_file) as write_ready:
         _serve(fleet, invites, announce)
 
 

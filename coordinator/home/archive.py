@@ -25,6 +25,7 @@ from coordinator.home.sealed_file import OpeningReader, SealingWriter
 from mien.errors import AlreadyExistsError, CorruptDataError, NotFoundError, VersionError
 from mien.log.audit import Anchor
 from mien.log.chain import canonical_json
+from mien.shell.doing import counting, doing
 from mien.shell.files import storage_errors, sync_folder
 
 _FORMAT: Final = 1
@@ -85,7 +86,7 @@ def write(kind: Kind, files: Mapping[str, Path], out: Path, password: str, origi
             writer = SealingWriter(file, password)
             with tarfile.open(fileobj=cast("IO[bytes]", writer), mode="w|", format=tarfile.PAX_FORMAT) as archive:
                 _add(archive, _MANIFEST, canonical_json(manifest))
-                for name, path in files.items():
+                for name, path in counting("Writing the files of the backup", list(files.items())):
                     _add_file(archive, name, path)
             writer.finish()
             file.flush()
@@ -114,7 +115,8 @@ def restoring(kind: Kind, file: Path, folder: Path, password: str) -> Iterator[t
         made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.restore-", dir=folder.parent))
     try:
         with storage_errors(str(folder)), file.open("rb") as sealed:
-            manifest = unpack(kind, OpeningReader(sealed, password), made)
+            with doing("Opening the backup"):
+                manifest = unpack(kind, OpeningReader(sealed, password), made)
             head = None if manifest["audit_head"] is None else Anchor.parse(str(manifest["audit_head"]))
             yield made, Summary(len(manifest["files"]), file.stat().st_size, manifest["created_unix_s"], head)
             if folder.exists():

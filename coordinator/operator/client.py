@@ -24,6 +24,7 @@ from mien.protocol.canonical import parse_json, task_to_json, to_canonical_json
 from mien.protocol.status import from_rpc_error, is_ours
 from mien.protocol.v1 import common_pb2, models_pb2, models_pb2_grpc, operator_pb2, operator_pb2_grpc
 from mien.records import to_mapping
+from mien.shell.doing import doing
 from mien.shell.files import storage_errors
 from mien.specs import GroupRate, TaskSpec, Threshold
 
@@ -248,10 +249,11 @@ class Coordinator:
         call = self._models.Download(models_pb2.DownloadRequest(sha256=blob.sha256), timeout=_TRANSFER_TIMEOUT_S)
         with storage_errors(path.name):
             try:
-                with path.open("xb") as file:
+                with path.open("xb") as file, doing("Fetching a file", total=blob.size_bytes) as step:
                     async for chunk in call:
                         digest.update(chunk.data)
                         file.write(chunk.data)
+                        step.show_bytes(step.done + len(chunk.data))
                 if digest.hexdigest() != blob.sha256:
                     raise CorruptDataError(f"{path.name} arrived damaged; export it again")
             except grpc.aio.AioRpcError as error:
@@ -311,10 +313,16 @@ def _ref(path: Path) -> common_pb2.BlobRef:
 
 def _pieces(*paths: Path) -> Iterator[bytes]:
     """Yield what lies in files, one after another."""
+    total = 0
     for path in paths:
-        with _reading(path), path.open("rb") as file:
-            while data := file.read(CHUNK_BYTES):
-                yield data
+        with _reading(path):
+            total += path.stat().st_size
+    with doing("Sending files", total=total) as step:
+        for path in paths:
+            with _reading(path), path.open("rb") as file:
+                while data := file.read(CHUNK_BYTES):
+                    yield data
+                    step.show_bytes(step.done + len(data))
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from typing import Any, Final
 from mien.errors import TABLE, ConfigError, CorruptDataError, MienError, MissingDependencyError, UnreachableError
 from mien.evaluation.gates import Evidence
 from mien.records import from_mapping
+from mien.shell.doing import doing, relayed
 
 _MODULE: Final = "simulation.program.worker"
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
@@ -145,14 +146,20 @@ def _require() -> None:
 
 
 def _run(arguments: Sequence[str]) -> str:
-    """Return the worker's output; its progress goes to our stderr, its error becomes ours."""
+    """Return the worker's output; what it does is shown as if we did it, its error becomes ours."""
     _require()
     command = [sys.executable, "-m", _MODULE, *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+    with (
+        doing("Starting a process of its own for the model") as step,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child,
+    ):
         assert child.stdout is not None
         assert child.stderr is not None
         last = ""
         for line in child.stderr:  # the last line may be the error, which is ours to tell
+            if shown := relayed(line):
+                step.show(**shown)
+                continue
             sys.stderr.write(last)
             last = line
         printed = child.stdout.read()

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from coordinator.store.database import Schema, database_errors, hold_schema, mark_moved, open_engine, upgrade
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError
+from mien.shell.doing import counting
 
 _AT_ONCE: Final = 500
 _HASHES: Final = 2**256
@@ -86,7 +87,7 @@ def _fill(here: sa.Connection, there: sa.Connection, schema: Schema, content: Co
     upgrade(there, schema)
     for table in reversed(schema.tables.sorted_tables):
         there.execute(table.delete())  # migrations put first rows into some
-    for table in schema.tables.sorted_tables:
+    for table in counting("Copying the tables", schema.tables.sorted_tables):
         _copy(here, there, table)
     if _content(there, schema) != content:
         raise CorruptDataError(f"what arrived where {setting} points differs from what was sent; nothing was changed")
@@ -130,7 +131,7 @@ def _rows(db: sa.Connection, table: sa.Table) -> Iterator[Any]:
 
 def _content(db: sa.Connection, schema: Schema) -> Content:
     counts, total = dict[str, int](), 0
-    for table in schema.tables.sorted_tables:
+    for table in counting("Counting and hashing the tables' rows", schema.tables.sorted_tables):
         counts[table.name] = 0
         for rows in _rows(db, table):
             counts[table.name] += len(rows)

@@ -29,6 +29,7 @@ from mien.errors import (
 )
 from mien.methods.base import Crops, Embeddings
 from mien.protocol.names import isolated
+from mien.shell.doing import counting
 
 DEFAULT_MIN_IMAGES: Final = 3
 
@@ -146,7 +147,7 @@ def collect(
     names: list[str] = []
     crops: list[NDArray[np.uint8]] = []
     seen: dict[bytes, str] = {}
-    for number, image in enumerate(images, start=1):
+    for number, image in enumerate(counting("Looking for faces", images), start=1):
         name = _name_of(image, number)
         try:
             crop = pipeline.acquire_source(image).crop

@@ -78,6 +78,7 @@ from mien.protocol.names import clean_name, isolated, name_key
 from mien.protocol.rounds import Role
 from mien.protocol.tensors import pack_tensors, unpack_metadata, unpack_tensors
 from mien.records import to_mapping
+from mien.shell.doing import counting
 from mien.specs import FaceInputSpec
 
 KIND: Final = VaultKind(
@@ -361,7 +362,7 @@ class Gallery:
         with self._vault.reading() as view:
             state, ids = view.state, [record.id for record in view.select("templates")]
         templates = {}
-        for template_id in ids:
+        for template_id in counting("Making the templates again", ids):
             with self._vault.reading() as view:
                 if view.state != state:
                     return None

@@ -899,23 +899,26 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
 
     running: dict[str, Step] = {}
 
-    def show(what: str, done: int, total: int, amount: str) -> None:
+    def begun(what: str, total: int) -> Step:
         if what not in running:
-            running[what] = doing(what)
-        running[what].show(done=done, total=total, amount=amount)
-        if done == total:
-            running.pop(what).end()
+            running[what] = doing(what, total=total)
+        return running[what]
 
     def tell(event: Event | Transfer) -> None:
         if isinstance(event, Transfer):
-            amount = f"{event.done_bytes / 1e6:.1f} of {event.total_bytes / 1e6:.1f} MB"
-            show(event.what, event.done_bytes, event.total_bytes, amount)
+            step = begun(event.what, event.total_bytes)
+            step.show_bytes(event.done_bytes)
         elif steps := _steps(event):
-            show("training", *steps, f"{steps[0]} of {steps[1]} steps")
+            step = begun("training", steps[1])
+            step.show(done=steps[0], amount=f"{steps[0]} of {steps[1]} steps")
         else:
             if "training" in running and event.kind != "alive":  # it ended, or pauses
                 running.pop("training").end()
             shell.ERR.print(event.text, markup=False, highlight=False)
+            return
+        if step.done == step.total:
+            step.end()
+            running.pop(step.text)
 
     try:
         yield tell

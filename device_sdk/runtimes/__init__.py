@@ -13,6 +13,7 @@ from typing import Final, Literal
 from mien.errors import MissingDependencyError, NotFoundError
 from mien.layout import ParameterLayout
 from mien.methods.base import Runtime
+from mien.shell.doing import doing
 from mien.specs import ModelSpec
 
 RuntimeName = Literal["auto", "torch", "onnxruntime", "executorch"]
@@ -41,7 +42,8 @@ def load_runtime(
     """
     name = resolve(choice)
     if name == "torch":
-        from device_sdk.runtimes.torch_runtime import TorchRuntime
+        with doing("Loading torch"):
+            from device_sdk.runtimes.torch_runtime import TorchRuntime
 
         return TorchRuntime(spec, layout, threads=threads)
     from device_sdk.runtimes.manifest import GraphFolder

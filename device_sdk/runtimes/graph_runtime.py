@@ -33,6 +33,7 @@ from mien.contribution import Arrays
 from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
 from mien.layout import ParameterLayout, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
+from mien.shell.doing import COMPUTING, counting
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 
 # Crops of one forward pass without gradients. A second one beside it takes as long and twice the memory: activations of
@@ -210,10 +211,8 @@ class _Images:
         kind: GraphKind = "embed" if self._cut.trunk is None else "tail"
         stage, size = ("", INFERENCE_BATCH) if self._cut.trunk is None else (self._cut.stage, TAIL_BATCH)
         images = np.arange(len(self))
-        pieces = [
-            self._embed(kind, stage, images[piece], parameters)
-            for piece in self._engine.pieces(kind, len(self), size, stage=stage)
-        ]
+        wanted = list(self._engine.pieces(kind, len(self), size, stage=stage))
+        pieces = [self._embed(kind, stage, images[piece], parameters) for piece in counting(COMPUTING, wanted)]
         return np.concatenate(pieces) if pieces else np.empty((0, self._engine.spec.dim), np.float32)
 
     def _embed(self, kind: GraphKind, stage: str, indices: NDArray[np.int64], parameters: Feed) -> NDArray[np.float32]:

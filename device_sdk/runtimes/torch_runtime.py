@@ -32,6 +32,7 @@ from mien.errors import ConfigError, LayoutMismatchError, MissingDependencyError
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.objectives.heads import l2_normalise
+from mien.shell.doing import COMPUTING, counting
 from mien.specs import LocalSpec, ModelSpec
 
 # Crops of one forward pass. Larger passes gain less than they lose on fresh memory pages: SFace on the project's 2-core
@@ -337,7 +338,7 @@ class _Images:
             return torch.cat([self._trunk.tail(features) for features in torch.split(self._held, TAIL_BATCH)])
         size = self._trunk.inference_batch
         pieces = [self._crops[start : start + size] for start in range(0, len(self._crops), size)]
-        embedded = [self._trunk.tail(self._trunk.features(piece)) for piece in pieces]
+        embedded = [self._trunk.tail(self._trunk.features(piece)) for piece in counting(COMPUTING, pieces)]
         return torch.cat(embedded) if embedded else torch.empty(0, self._trunk.backbone.input_spec.dim)
 
     def _looked_up(self) -> Tensor | None:
@@ -350,7 +351,9 @@ class _Images:
         first = self._trunk.features(self._crops[:TAIL_BATCH])
         if first.numel() * first.element_size() // len(first) * len(self._crops) > HELD_BYTES:
             return None
-        rest = [self._trunk.features(self._crops[start : start + TAIL_BATCH]) for start in starts[1:]]
+        rest = [
+            self._trunk.features(self._crops[start : start + TAIL_BATCH]) for start in counting(COMPUTING, starts[1:])
+        ]
         return torch.cat([first, *rest])
 
 

@@ -33,7 +33,7 @@ class _Console(Console):
 
     def print(self, *objects: Any, **options: Any) -> None:
         """Print as rich does."""
-        if not self.stderr:
+        if not (self.stderr and self.is_terminal):  # there a line is printed above the one that moves
             doing.hide()
         super().print(*objects, **options)
 

@@ -21,11 +21,14 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from rich.console import Console
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
 
 AFTER_S: Final = 2.0
 """Silence after which a program says what it is doing."""
@@ -36,6 +39,9 @@ AGAIN_S: Final = 60.0
 VARIABLE: Final = "MIEN_PROGRESS_AFTER_S"
 """The environment's word for another time than `AFTER_S`; `inf` for never."""
 
+COMPUTING: Final = "Computing the faces' features"
+"""Step of every engine that embeds faces."""
+
 _RELAY_S: Final = 0.2
 
 
@@ -44,7 +50,7 @@ class Step:
 
     def __init__(self, text: str, total: int | None = None) -> None:
         self.text, self.done, self.total, self.amount = text, 0, total, ""
-        self.due_s, self.told = math.inf, ""
+        self.told, self.told_s = "", -math.inf
         self._display = _shown
         if self._display is not None:
             self._display.begin(self)
@@ -63,6 +69,10 @@ class Step:
         self.amount = self.amount if amount is None else amount
         if self._display is not None:
             self._display.changed(self)
+
+    def show_bytes(self, done: int) -> None:
+        """Say how many bytes are done, of the step's total."""
+        self.show(done=done, amount=f"{done / 1e6:.1f} of {(self.total or 0) / 1e6:.1f} MB")
 
     def end(self) -> None:
         """Take it away."""
@@ -88,6 +98,14 @@ def doing(text: str, *, total: int | None = None) -> Step:
     return Step(text, total)
 
 
+def counting(text: str, items: Sequence[T]) -> Iterator[T]:
+    """Yield items, and show as a step how many of them are behind."""
+    with doing(text, total=len(items)) as step:
+        for item in items:
+            yield item
+            step.advance()
+
+
 @contextlib.contextmanager
 def unseen() -> Iterator[None]:
     """A block in which nothing is shown but steps that begin in it: somebody is asked, or sees a display of its own."""
@@ -96,7 +114,7 @@ def unseen() -> Iterator[None]:
 
 
 def hide() -> None:
-    """Take what is shown away, for something is printed; it is shown again after another silence."""
+    """Take away what is shown, for something else is printed; it is shown again after another silence."""
     if _shown is not None:
         _shown.hide()
 
@@ -151,10 +169,11 @@ def _after_s() -> float:
 
 
 class _Display:
-    """Shows the innermost step from a thread of its own, once that is due."""
+    """Shows the innermost step from a thread of its own, once nothing was shown or printed for a while."""
 
     def __init__(self, after_s: float) -> None:
         self._after_s = after_s
+        self._silent_since_s = time.monotonic()
         self._steps: list[Step] = []
         self._is_over = False
         self._change = threading.Condition(threading.RLock())
@@ -164,24 +183,25 @@ class _Display:
 
     def begin(self, step: Step) -> None:
         with self._change:
-            self._take_away()
             self._steps.append(step)
-            self._wait_anew()
+            self._moved()
 
     def changed(self, step: Step) -> None:
-        """A step moved on."""
+        with self._change:
+            if step is self._inner():
+                self._moved()
 
     def end(self, step: Step) -> None:
         with self._change:
             if step in self._steps:
-                self._take_away()
                 self._steps.remove(step)
-                self._wait_anew()
+                self._moved()
 
     def hide(self) -> None:
         with self._change:
             self._take_away()
-            self._wait_anew()
+            self._silent_since_s = time.monotonic()
+            self._change.notify()
 
     def mute(self) -> None:
         with self._change:
@@ -194,24 +214,30 @@ class _Display:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _wait_anew(self) -> None:
-        if self._steps:
-            self._steps[-1].due_s = time.monotonic() + self._after_s
-        self._change.notify()
+    def _inner(self) -> Step | None:
+        return self._steps[-1] if self._steps else None
 
     def _run(self) -> None:
         with self._change:
             while not self._is_over:
-                step = self._steps[-1] if self._steps else None
-                left_s = math.inf if step is None or not step.text else step.due_s - time.monotonic()
+                step = self._inner()
+                due_s = math.inf if step is None or not step.text else self._due_s(step)
+                left_s = due_s - time.monotonic()
                 if step is not None and left_s <= 0:
-                    step.due_s = math.inf
                     with contextlib.suppress(OSError, ValueError):  # nobody reads stderr: there is nobody to tell
                         self._put(step)
-                    continue
-                self._change.wait(None if left_s == math.inf else left_s)
+                    self._silent_since_s = time.monotonic()
+                self._change.wait(None if left_s == math.inf else max(0.0, left_s))
+
+    def _due_s(self, step: Step) -> float:
+        """Return when a step is to be shown, by the monotonic clock; `inf` where it is, or was told."""
+        raise NotImplementedError
 
     def _put(self, step: Step) -> None:
+        raise NotImplementedError
+
+    def _moved(self) -> None:
+        """What is shown may be another step, or further: look again."""
         raise NotImplementedError
 
     def _take_away(self) -> None:
@@ -225,18 +251,17 @@ class _Log(_Display):
         self._console = console
         super().__init__(after_s)
 
-    def changed(self, step: Step) -> None:
-        with self._change:
-            if step.told and step.text != step.told and step is self._steps[-1]:
-                step.told = ""
-                self._wait_anew()
+    def _due_s(self, step: Step) -> float:
+        if step.told == step.text:
+            return math.inf if step.total is None else step.told_s + AGAIN_S
+        return self._silent_since_s + self._after_s
 
     def _put(self, step: Step) -> None:
-        if step.total is not None or step.text != step.told:
-            self._console.print(step.line(), highlight=False, markup=False, soft_wrap=True)
-        step.told = step.text
-        if step.total is not None:
-            step.due_s = time.monotonic() + AGAIN_S
+        step.told, step.told_s = step.text, time.monotonic()
+        self._console.print(step.line(), highlight=False, markup=False, soft_wrap=True)
+
+    def _moved(self) -> None:
+        self._change.notify()
 
 
 class _Line(_Display):
@@ -247,10 +272,8 @@ class _Line(_Display):
         self._progress: Any = None
         super().__init__(after_s)
 
-    def changed(self, step: Step) -> None:
-        with self._change:
-            if self._progress is not None and step is self._steps[-1]:
-                self._update(step)
+    def _due_s(self, step: Step) -> float:
+        return math.inf if self._progress is not None else self._silent_since_s + self._after_s
 
     def _put(self, step: Step) -> None:
         from rich.progress import BarColumn, Progress, SpinnerColumn, Task, TextColumn, TimeElapsedColumn
@@ -268,13 +291,19 @@ class _Line(_Display):
             redirect_stdout=False,
         )
         self._progress.add_task("", total=None, amount="")
-        self._update(step)
+        self._moved()
         self._progress.start()
 
-    def _update(self, step: Step) -> None:
-        (number,) = self._progress.task_ids
-        amount = step.amount or (f"{step.done} of {step.total}" if step.total is not None else "")
-        self._progress.update(number, description=step.text, total=step.total, completed=step.done, amount=amount)
+    def _moved(self) -> None:
+        step = self._inner()
+        if self._progress is None:
+            self._change.notify()
+        elif step is None or not step.text:
+            self.hide()
+        else:
+            (number,) = self._progress.task_ids
+            amount = step.amount or (f"{step.done} of {step.total}" if step.total is not None else "")
+            self._progress.update(number, description=step.text, total=step.total, completed=step.done, amount=amount)
 
     def _take_away(self) -> None:
         progress, self._progress = self._progress, None
@@ -287,31 +316,20 @@ class _Relay(_Display):
     """Lines of JSON for the program that started this one, which decides what is shown when."""
 
     def __init__(self) -> None:
-        self._last_s = -math.inf
+        self._last, self._last_text, self._last_s = "", "", -math.inf
         super().__init__(math.inf)
 
-    def begin(self, step: Step) -> None:
-        super().begin(step)
-        self._print(step)
-
-    def changed(self, step: Step) -> None:
-        if step.done == step.total or time.monotonic() >= self._last_s + _RELAY_S:
-            self._print(step)
-
-    def end(self, step: Step) -> None:
-        super().end(step)
-        with self._change:
-            outer = self._steps[-1] if self._steps else None
-        if outer is not None and outer.text:
-            self._print(outer)
-
-    def _print(self, step: Step) -> None:
-        if not step.text or self._is_over:
+    def _moved(self) -> None:
+        step = self._inner()
+        if step is None or not step.text or self._is_over:
             return
-        self._last_s = time.monotonic()
-        told = {"doing": step.text, "done": step.done, "total": step.total, "amount": step.amount}
-        with contextlib.suppress(OSError, ValueError):
-            print(json.dumps(told), file=sys.stderr, flush=True)
+        told = json.dumps({"doing": step.text, "done": step.done, "total": step.total, "amount": step.amount})
+        is_due = step.text != self._last_text or step.done == step.total or time.monotonic() >= self._last_s + _RELAY_S
+        if told != self._last and is_due:
+            self._last, self._last_text, self._last_s = told, step.text, time.monotonic()
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"{told}\n")
+                sys.stderr.flush()
 
 
 _shown: _Display | None = None

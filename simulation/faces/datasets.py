@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from device_sdk.faces import FacePipeline, iter_image_files
 from mien.errors import ConfigError, EmptyFolderError, InputError, LateError, NotFoundError
 from mien.methods.base import never_stop
+from mien.shell.doing import counting
 from simulation.synthetic import SPLITS, committed_faces
 
 People = Mapping[str, list[Path]]
@@ -101,15 +102,15 @@ def read_people(people: People, pipeline: FacePipeline, should_stop: Callable[[]
     image, says so.
     """
     crops, labels, failures = [], [], []
-    for label, (_, files) in enumerate(people.items()):
-        for path in files:
-            if should_stop():
-                raise LateError("the pictures are not wanted any more")
-            try:
-                crops.append(pipeline.acquire_file(path).crop)
-                labels.append(label)
-            except InputError as error:
-                failures.append(Failure(f"{path.parent.name}/{path.name}", error.code))
+    pictures = [(label, path) for label, files in enumerate(people.values()) for path in files]
+    for label, path in counting("Reading the faces", pictures):
+        if should_stop():
+            raise LateError("the pictures are not wanted any more")
+        try:
+            crops.append(pipeline.acquire_file(path).crop)
+            labels.append(label)
+        except InputError as error:
+            failures.append(Failure(f"{path.parent.name}/{path.name}", error.code))
     if not crops:
         reasons = ", ".join(f"{code} ({count})" for code, count in Counter(f.code for f in failures).most_common())
         raise EmptyFolderError(f"no image of these {len(people)} people gives a face: {reasons}; use other images")

@@ -24,6 +24,7 @@ from device_sdk.faces.crops import MASTER, fit_crops
 from device_sdk.faces.images import WORKING_SIDE
 from mien.backbones import Backbone
 from mien.errors import ImageError, LowQualityError, NoFaceError
+from mien.shell.doing import counting
 
 BATCH: Final = 32
 # Crops of one forward pass, mirrored ones beside them. Larger passes gain less than they lose on fresh memory pages: on
@@ -67,7 +68,7 @@ def embed_images(
     worker = _Worker(backbone, images, landmarks, aligned=aligned)
     parts: list[_Part] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), initializer=worker.prepare) as pool:
-        for part in pool.map(worker, batches):
+        for part, _ in zip(pool.map(worker, batches), counting("Embedding the images", batches), strict=True):
             parts.append(part)
             if len(parts) % 20 == 0 or len(parts) == len(batches):
                 tell(f"{min(len(parts) * BATCH, len(images))} of {len(images)} images")

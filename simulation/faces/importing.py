@@ -18,6 +18,7 @@ import numpy as np
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.images import display_name
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
+from mien.shell.doing import doing
 from mien.shell.version import software
 from mien.specs import FaceInputSpec
 from simulation.faces.children import end_with_parent
@@ -109,12 +110,16 @@ def import_faces(
         "is_aligned": source.is_aligned,
         "version_sha256": source.version_sha256(),
     }
-    with StoreWriter(to, terms, height=spec.height, width=spec.width, plan=plan) as writer:
+    with (
+        StoreWriter(to, terms, height=spec.height, width=spec.width, plan=plan) as writer,
+        doing("Cutting out the faces") as step,
+    ):
         if writer.done:
             tell(f"going on after {len(writer.done)} identities, {writer.num_images} crops")
         left = ((name, images) for name, images in source.identities() if name not in writer.done)
         for imported in _read(source, left, jobs):
             writer.add(imported)
+            step.show(amount=f"{len(writer.done)} people, {writer.num_images} crops")
             if len(writer.done) % 1000 == 0:
                 tell(f"{len(writer.done)} identities, {writer.num_images} crops, {writer.num_failures} failures")
         return writer.finish(software("mien"), tell)

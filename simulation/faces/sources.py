@@ -18,6 +18,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.crops import fit_crops
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
+from mien.shell.doing import counting
 from mien.specs import FaceInputSpec
 from simulation.faces.datasets import digest, find_people, people_of
 from simulation.faces.partitions import Counts, Holding
@@ -237,7 +238,7 @@ class Reader:
     def read(self, held: tuple[Holding, ...]) -> tuple[Crops, NDArray[np.int64]]:
         """Return crops (N, H, W, 3) and the number of each crop's holding; raises EmptyFolderError for no crop."""
         parts, labels = [], []
-        for label, holding in enumerate(held):
+        for label, holding in enumerate(counting("Reading the faces of people", held)):
             crops = self._crops(holding)
             parts.append(crops)
             labels += [label] * len(crops)

@@ -32,6 +32,7 @@ from mien.errors import ConfigError, CorruptDataError, NotFoundError, Unreachabl
 from mien.methods.base import Crops
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.records import from_mapping, to_mapping
+from mien.shell.doing import counting
 from mien.shell.files import read_limited
 from simulation.engines.population import Population, Table
 from simulation.faces.datasets import Failure
@@ -257,7 +258,7 @@ class CropStore:
     def verify(self) -> None:
         """Read everything and return if it is what its hashes say, in order, and all there; raises CorruptDataError."""
         made = self.manifest
-        for number, expected in enumerate(made.crops):
+        for number, expected in enumerate(counting("Checking the crops", made.crops)):
             flat = self._flat()[number * SHARD_BYTES : (number + 1) * SHARD_BYTES]
             if _hashed(flat) != expected:
                 raise CorruptDataError(f"{CROPS}, shard {number} of {len(made.crops)}, was changed; {AGAIN}")

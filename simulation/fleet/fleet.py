@@ -35,6 +35,7 @@ from mien.rounds.machine import (
 )
 from mien.rounds.pacing import ACTIVE_S, COUNT_EVERY_S, Pace, gathering_pause_s, pause_s, wanted_per_s
 from mien.rounds.records import TaskState
+from mien.shell.doing import doing
 from mien.specs import TaskSpec
 from simulation.fleet.clock import Agenda
 from simulation.fleet.desk import TASK_ID, Change, Desk, DeskCohort
@@ -125,17 +126,18 @@ class Fleet:
     def run(self) -> History:
         """Return the history until the time was over, or the task."""
         self._agenda.put(0.0, self._sample)
-        while not self._is_over:  # as of the last change of its task
-            due_s, comes_s = self._agenda.next_s, self._coming.next_s()
-            if min(due_s, comes_s) > self._until_s:
-                self.now = self._until_s
-                break
-            if comes_s <= due_s:
-                self.now = comes_s
-                self._comes(*self._coming.take())
-            else:
-                self.now = due_s
-                self._agenda.run_next()
+        with doing("Running the fleet by its virtual clock", total=math.ceil(self._until_s / HOUR_S)) as self._hours:
+            while not self._is_over:  # as of the last change of its task
+                due_s, comes_s = self._agenda.next_s, self._coming.next_s()
+                if min(due_s, comes_s) > self._until_s:
+                    self.now = self._until_s
+                    break
+                if comes_s <= due_s:
+                    self.now = comes_s
+                    self._comes(*self._coming.take())
+                else:
+                    self.now = due_s
+                    self._agenda.run_next()
         record = self._desk.record
         return History(
             task=self._task.name,
@@ -483,6 +485,7 @@ class Fleet:
 
     def _sample(self) -> None:
         self._there.append(int(np.count_nonzero(self._there_until_s > self.now)))
+        self._hours.show(done=len(self._there) - 1, amount=f"hour {len(self._there) - 1} of {self._hours.total}")
         self._agenda.put(self.now + HOUR_S, self._sample)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import typer
 from rich.table import Table
 
 from mien.errors import TABLE, ConfigError, TransparencyError
 from mien.shell import cli
+from mien.shell.doing import doing
 
 # Never pretty exceptions: they may print what variables hold, and here these are faces.
 app = typer.Typer(
@@ -25,6 +26,7 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepar
 app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_LOADING: Final = "Loading torch and the simulator"
 
 
 def main() -> None:
@@ -53,8 +55,9 @@ def demo(
 
     Example: mien-sim demo --faces ./lfw/images --phones 12
     """
-    from simulation.demo.run import run_demo
-    from simulation.demo.stage import DemoOptions
+    with doing(_LOADING):
+        from simulation.demo.run import run_demo
+        from simulation.demo.stage import DemoOptions
 
     run_demo(DemoOptions(out, faces, phones, rounds, task, seed, keep), as_json=as_json)
 
@@ -87,14 +90,15 @@ def run_command(
 
     Example: mien-sim run simulation/papers/fedface/phones.toml --out out/phones
     """
-    from simulation.faces.sources import faces_root
-    from simulation.pages.run_page import write_run
-    from simulation.program.progress import said_when_interrupted, watching
-    from simulation.runs.experiment import harm
-    from simulation.runs.export import TensorBoard
-    from simulation.runs.run import dry_run as dry_run_of
-    from simulation.runs.run import run_experiment
-    from simulation.runs.spec import from_data, load_data, with_changes
+    with doing(_LOADING):
+        from simulation.faces.sources import faces_root
+        from simulation.pages.run_page import write_run
+        from simulation.program.progress import said_when_interrupted, watching
+        from simulation.runs.experiment import harm
+        from simulation.runs.export import TensorBoard
+        from simulation.runs.run import dry_run as dry_run_of
+        from simulation.runs.run import run_experiment
+        from simulation.runs.spec import from_data, load_data, with_changes
 
     data, swept = load_data(experiment)
     spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
@@ -175,12 +179,13 @@ def sweep(
 
     Example: mien-sim sweep simulation/papers/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
     """
-    from simulation.faces.sources import faces_root
-    from simulation.pages.sweep_page import write_sweep
-    from simulation.program.progress import said_when_interrupted, watching
-    from simulation.runs.experiment import markdown
-    from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
-    from simulation.runs.records import REPORT, TABLES
+    with doing(_LOADING):
+        from simulation.faces.sources import faces_root
+        from simulation.pages.sweep_page import write_sweep
+        from simulation.program.progress import said_when_interrupted, watching
+        from simulation.runs.experiment import markdown
+        from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
+        from simulation.runs.records import REPORT, TABLES
 
     root, swept = faces_root(faces), load_sweep(experiment, settings or (), seeds)
     folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
@@ -275,7 +280,8 @@ def bench(
 
     Example: mien-sim bench --clients 200
     """
-    from simulation.program.bench import bench as run_bench
+    with doing(_LOADING):
+        from simulation.program.bench import bench as run_bench
 
     run_bench(clients=clients, threads=threads, device=device, quick=quick, as_json=as_json)
 
@@ -292,7 +298,8 @@ def report(
 
     Example: mien-sim report out/reproduce --markdown docs/results.md
     """
-    from simulation.program.reports import report as write_report
+    with doing(_LOADING):
+        from simulation.program.reports import report as write_report
 
     write_report(folder, markdown, as_json=as_json)
 
@@ -317,7 +324,8 @@ def reproduce(
 
     Example: mien-sim reproduce fedface --faces ./synthetic112 --jobs 8
     """
-    from simulation.program import reproduce as reproductions
+    with doing(_LOADING):
+        from simulation.program import reproduce as reproductions
 
     if list_them or name is None:
         reproductions.show_list(as_json=as_json)
@@ -451,7 +459,8 @@ def evaluate(
 
     Example: mien-sim evaluate sface --protocol lfw --data ~/data/lfw --json
     """
-    from simulation.program import evaluate as evaluation
+    with doing(_LOADING):
+        from simulation.program import evaluate as evaluation
 
     options = evaluation.Options(data, aligned, refined, distractors, pairs, seed)
     evaluation.evaluate(model, protocol, options, as_json=as_json)

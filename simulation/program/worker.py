@@ -7,7 +7,7 @@
         --set NAME=FOLDER --json
 
 The last line on standard output is one JSON object; the last line on standard error is one too where the work failed,
-and the exit code is the error's.
+and the exit code is the error's. Other lines of JSON on standard error say what is being done (`mien.shell.doing`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ from mien.models.sface_file import read_known_sface
 from mien.protocol.canonical import MAX_JSON_BYTES, parse_json
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
+from mien.shell.doing import doing
 from mien.shell.files import read_limited, storage_errors, write_atomically
 from mien.specs import GateSpec
 from simulation.faces.datasets import find_people, read_people
@@ -133,11 +134,13 @@ def first(
 
 def _imported(file: Path, *, adapter: bool, gate: Path | None, aligned: bool) -> Model:
     """Return the recogniser in a public model file; SFace without torch, which takes longer to load than SFace."""
-    data = read_limited(file, MAX_MODEL_BYTES, what="model file")
+    with doing("Reading the model's file"):
+        data = read_limited(file, MAX_MODEL_BYTES, what="model file")
     known = recognise(data)
     if known is not None and known.backbone == "sface" and gate is None:
         return Model(*read_known_sface(data, known, adapter=adapter))
-    from mien.backbones.importers import import_model, with_adapter, with_gate
+    with doing("Loading torch"):
+        from mien.backbones.importers import import_model, with_adapter, with_gate
 
     imported = import_model(data, file.name)
     if adapter:
@@ -172,11 +175,13 @@ def add_for_phones(
     if graphs:
         added["num_graphs"] = len(_add_graphs(model, folder, embed_only=embed_only).graphs)
     if int8_faces is not None:
-        from device_sdk.export.variants import faces_in, make_int8
+        with doing("Loading torch"):
+            from device_sdk.export.variants import faces_in, make_int8
 
         faces = faces_in(int8_faces, model.spec.input, aligned=aligned)
         _tell(f"int8 variant: {len(faces.crops)} faces")
-        variant = make_int8(model.spec, model.layout, model.theta, faces, folder, datetime.now(UTC))
+        with doing("Making the int8 variant, and measuring what it costs"):
+            variant = make_int8(model.spec, model.layout, model.theta, faces, folder, datetime.now(UTC))
         _tell(f"int8 variant: {variant.cost}")
         added["variants"] = [to_mapping(variant)]
     return added
@@ -191,9 +196,11 @@ def _add_graphs(model: Model, folder: Path, *, embed_only: bool) -> GraphManifes
             write_graph(folder, graph, graphs.read(graph))
         write_atomically(folder / MANIFEST, graphs.manifest.to_json())
         return graphs.manifest
-    from device_sdk.export.build import export_graphs  # torch's exporter takes longer to load than torch
+    with doing("Loading torch's exporter"):
+        from device_sdk.export.build import export_graphs  # which takes longer to load than torch
 
-    return export_graphs(model.spec, model.layout, folder, tell=_tell, forms=() if embed_only else None)
+    with doing("Making the graphs"):
+        return export_graphs(model.spec, model.layout, folder, tell=_tell, forms=() if embed_only else None)
 
 
 def _tell(text: str) -> None:
@@ -257,4 +264,4 @@ def _sets(named: list[str], *, aligned: bool) -> Iterator[EvaluationSet]:
 
 
 if __name__ == "__main__":
-    cli.run(app, json_errors=True)
+    cli.run(app, json_errors=True, relays=True)

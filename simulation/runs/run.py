@@ -24,6 +24,7 @@ from mien.methods import find_method
 from mien.methods.base import Crops, Runtime, ServerState, ValidationFaces
 from mien.records import to_mapping
 from mien.shell import provenance
+from mien.shell.doing import doing
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
 from simulation.engines.choice import InWorker, Place, choose, device, opened
@@ -64,7 +65,9 @@ def run_experiment(
         _check_same(run.spec(), spec)
     else:
         run.check_free()
-    header = Header.now(spec.name, to_mapping(spec), data_sha256(spec.faces, root), spec.partition.seed)
+    with doing("Hashing the faces, which the records name"):
+        faces_sha256 = data_sha256(spec.faces, root)
+    header = Header.now(spec.name, to_mapping(spec), faces_sha256, spec.partition.seed)
     make_folder(folder)
     with only_writer(folder):
         return _run(run, spec, header, root, resume, tell, after_round, address, on or device())
@@ -88,9 +91,10 @@ def _run(
             return finished
     # 1. Who holds what.
     spent = Spent()
-    plan = make_plan(spec, lambda source: counts_of(source, root))
-    model, task = model_of(spec.model, root), spec.task
-    part, private = check_start(plan, model, on)
+    with doing("Dealing the faces to the phones, and reading the model"):
+        plan = make_plan(spec, lambda source: counts_of(source, root))
+        model, task = model_of(spec.model, root), spec.task
+        part, private = check_start(plan, model, on)
     is_federated = spec.is_federated
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
@@ -103,7 +107,8 @@ def _run(
     cache = kept_features(model.spec.input, model.spec.backbone)
     trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
     runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=on, precision=spec.precision)
-    before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
+    with doing("Measuring the model before training"):
+        before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     if private is not None:
         tell(str(private))
@@ -148,7 +153,8 @@ def _run(
                 tell(f"warning: round {record['round']}: {warning}")
             after_round(record, task.rounds)
     # 4. The model after training.
-    after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
+    with doing("Measuring the trained model"):
+        after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
     shown: dict[str, Any] = {"warnings": warnings} if warnings else {}
     if between is not None:
         shown["pretrained"] = between

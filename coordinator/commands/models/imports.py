@@ -104,8 +104,6 @@ def import_model(
             from coordinator.release import worker
 
             folder = temporary
-            if not as_json:
-                shell.tell(f"Reading {file} in a process of its own …")
             made = worker.import_model(
                 file,
                 folder,

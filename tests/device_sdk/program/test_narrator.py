@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import time
 import json
+import time
 
 import pytest
 from rich.console import Console

@@ -33,7 +33,8 @@ def test_so_with_errors_and_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in printed
 
 
-def test_colours_and_moving_bars_stay_where_there_is_a_terminal() -> None:
+def test_colours_and_moving_bars_stay_where_there_is_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
     console = cli._Console(force_terminal=True, width=60, record=True, color_system="standard")
     with console.capture() as captured:
         console.print(Text("red", "red"))
