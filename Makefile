@@ -4,6 +4,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
+# A terminal sees how far uv is; a log is spared its bars and its list of packages.
+QUIET = $(shell test -t 2 || echo --quiet)
 EXTRA_DATA := $(wildcard ../shared/data)
 # A worker for each of two cores, and a file's tests on one worker, for they share servers. One thread a worker: with more,
 # the libraries' threads wait for each other's cores.
@@ -33,11 +35,15 @@ setup: $(STAMP) ## Make the virtual environment with the locked dependencies
 
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Mien needs Python 3.11: run make PYTHON=/path/to/python3.11"; exit 1; }
-	@echo "Setting up $(VENV): about 3 GB of packages are downloaded the first time"
+	@echo "Setting up $(VENV) in four steps: about 3 GB of packages are downloaded the first time"
+	@echo "1 of 4: the environment, and uv, which fills it"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-bootstrap.lock
-	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
+	@echo "2 of 4: the locked packages (minutes)"
+	$(BIN)/uv pip sync $(QUIET) --python $(BIN)/python --require-hashes --compile-bytecode requirements.lock
+	@echo "3 of 4: Mien itself"
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation -e .
+	@echo "4 of 4: compiling"
 	$(BIN)/python -m compileall -q mien coordinator device_sdk simulation
 	@touch $@
 

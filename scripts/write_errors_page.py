@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mien.errors import TABLE, DiskFullError, NotFoundError
+from mien.shell.doing import AFTER_S, VARIABLE
 from mien.shell.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_READER_GONE
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "errors.md"
@@ -29,7 +30,11 @@ def main() -> None:
         f"{EXIT_READER_GONE}, a closed output with {TABLE[NotFoundError].exit_code}.\n"
         f"Ctrl-C, and a no to a question, end with {EXIT_INTERRUPTED}; a fault of the program itself with {EXIT_FAULT} "
         "and a traceback on stderr.\n"
-        "What a terminal that is not UTF-8 cannot show is printed as escapes.\n",
+        "What a terminal that is not UTF-8 cannot show is printed as escapes.\n\n"
+        "## While a command works\n\n"
+        f"A command that prints nothing for {AFTER_S:g} seconds says on stderr what it does, with a bar where the end is\n"
+        "known: a terminal shows one line that moves and goes, a log gets a plain line for each step, and again each\n"
+        f"minute where the end is known. With `--json` a log gets none. `{VARIABLE}` names other seconds, or `inf`.\n",
         encoding="utf-8",
     )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.helpers import ROOT
 
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "mien", "coordinator", "device_sdk", "simulation")
+COORDINATOR_LOCK = ROOT / "deploy" / "requirements-coordinator.lock"
 DEVICE_LOCK = ROOT / "deploy" / "requirements-device.lock"
 
 
@@ -38,10 +39,10 @@ def distributions(folder: Path) -> tuple[Path, Path]:
     return sdist, wheel
 
 
-def environment(folder: Path, wheel: Path) -> Path:
-    """Return the interpreter of a new environment with a wheel and exactly what the lock of `[device]` lists."""
+def environment(folder: Path, wheel: Path, *locks: Path) -> Path:
+    """Return the interpreter of a new environment with a wheel and exactly what locks list, by default `[device]`'s."""
     python = folder / "bin" / "python"
     uv("venv", "--python", sys.executable, folder)
-    uv("pip", "sync", "--python", python, "--require-hashes", DEVICE_LOCK)
+    uv("pip", "sync", "--python", python, "--require-hashes", *(locks or (DEVICE_LOCK,)))
     uv("pip", "install", "--python", python, "--no-deps", wheel)
     return python

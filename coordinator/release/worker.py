@@ -1,4 +1,7 @@
-"""Work that needs torch or faces, done by a child process of the simulation extra: this program imports neither."""
+"""Work that needs faces, or torch, done by a child process: this program imports neither.
+
+The child needs ONNX Runtime and what finds faces; torch it loads only for what has no graphs to run.
+"""
 
 from __future__ import annotations
 
@@ -137,8 +140,11 @@ def _finite(text: str) -> float:
 
 
 def _require() -> None:
-    """Raise MissingDependencyError unless the worker can run here; nothing of it is imported."""
-    for module, extra in (("torch", "train"), ("simulation", "simulation"), ("onnxruntime", "train")):
+    """Raise MissingDependencyError unless the worker can start here; nothing of it is imported.
+
+    What it lacks of torch it says itself, for it may do without.
+    """
+    for module, extra in (("simulation", "simulation"), ("cv2", "device"), ("onnxruntime", "device")):
         if importlib.util.find_spec(module) is None:
             raise MissingDependencyError(
                 f"this needs {module}, which is not installed; run: pip install '.[{extra}]' in Mien's folder"

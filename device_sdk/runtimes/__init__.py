@@ -46,10 +46,9 @@ def load_runtime(
             from device_sdk.runtimes.torch_runtime import TorchRuntime
 
         return TorchRuntime(spec, layout, threads=threads)
-    from device_sdk.runtimes.manifest import GraphFolder
+    from device_sdk.runtimes.manifest import PACKAGED, GraphFolder
 
-    if graphs is None:
-        raise NotFoundError(f"{name} needs the graphs of the model; name their folder, or use torch")
+    graphs = graphs or PACKAGED
     if name == "executorch":
         from device_sdk.runtimes.executorch_runtime import ExecutorchRuntime
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ from device_sdk.runtimes.manifest import (
     folder_for,
     write_graph,
 )
-from mien.errors import ConfigError, NonFiniteError, NotFoundError
+from mien.errors import ConfigError, MissingDependencyError, NonFiniteError, NotFoundError
 from mien.evaluation import Evidence, all_pairs, normalise
 from mien.evaluation.gates import MIN_EXPECTED_ERRORS, is_measurable
 from mien.methods.gate import LEVEL_FMR, population_of
@@ -139,7 +140,7 @@ def _imported(file: Path, *, adapter: bool, gate: Path | None, aligned: bool) ->
     known = recognise(data)
     if known is not None and known.backbone == "sface" and gate is None:
         return Model(*read_known_sface(data, known, adapter=adapter))
-    with doing("Loading torch"):
+    with _loading_torch(f"importing {file.name}" if gate is None else "--gate"):
         from mien.backbones.importers import import_model, with_adapter, with_gate
 
     imported = import_model(data, file.name)
@@ -175,7 +176,7 @@ def add_for_phones(
     if graphs:
         added["num_graphs"] = len(_add_graphs(model, folder, embed_only=embed_only).graphs)
     if int8_faces is not None:
-        with doing("Loading torch"):
+        with _loading_torch("an int8 variant"):
             from device_sdk.export.variants import faces_in, make_int8
 
         faces = faces_in(int8_faces, model.spec.input, aligned=aligned)
@@ -196,11 +197,24 @@ def _add_graphs(model: Model, folder: Path, *, embed_only: bool) -> GraphManifes
             write_graph(folder, graph, graphs.read(graph))
         write_atomically(folder / MANIFEST, graphs.manifest.to_json())
         return graphs.manifest
-    with doing("Loading torch's exporter"):
+    with _loading_torch("making graphs of this model"):
         from device_sdk.export.build import export_graphs  # which takes longer to load than torch
 
     with doing("Making the graphs"):
         return export_graphs(model.spec, model.layout, folder, tell=_tell, forms=() if embed_only else None)
+
+
+@contextmanager
+def _loading_torch(wanted_by: str) -> Iterator[None]:
+    """A block that imports what loads torch; raises MissingDependencyError where this installation goes without."""
+    try:
+        with doing("Loading torch"):
+            yield
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            f"{wanted_by} needs {error.name}, which is not installed here; run: pip install '.[simulation]' in Mien's "
+            "folder, or do it on a machine that has it and bring the folder that results"
+        ) from error
 
 
 def _tell(text: str) -> None:
@@ -213,7 +227,9 @@ def evaluate(
     data: Annotated[Path, typer.Option(help="Folder with the faces.")],
     protocol: Annotated[str, typer.Option(help="folder or lfw.")] = "folder",
     aligned: Annotated[bool, typer.Option(help="The images are aligned crops already.")] = False,
-    graphs: Annotated[Path | None, typer.Option(help="Folder with its graphs; protocol folder, without torch.")] = None,
+    graphs: Annotated[
+        Path | None, typer.Option(help="Folder with its graphs, for protocol folder; else those that come with Mien.")
+    ] = None,
     groups: Annotated[Path | None, typer.Option(help="A CSV of who is in which group, or --data again.")] = None,
     worst_group: Annotated[bool, typer.Option(help="Operating points of the worst group.")] = False,
     as_json: Json = True,
@@ -224,7 +240,8 @@ def evaluate(
             read_model(model), data, aligned=aligned, graphs=graphs, groups=groups, worst_group=worst_group
         )
     elif protocol == "lfw":
-        from simulation.program.evaluate import evaluate_lfw
+        with _loading_torch("--protocol lfw"):
+            from simulation.program.evaluate import evaluate_lfw
 
         record = evaluate_lfw(read_model(model), data, aligned=aligned)
     else:

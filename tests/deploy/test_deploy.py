@@ -227,13 +227,22 @@ def pins(path: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)==(\S+)", path.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-def test_the_image_holds_the_locked_packages_of_the_coordinator_alone() -> None:
-    """The same versions as everywhere else; `make lock` writes both files."""
-    mine, all_ = pins(DEPLOY / "requirements-coordinator.lock"), pins(ROOT / "requirements.lock")
+@pytest.mark.parametrize("extra", ["coordinator", "device"])
+def test_the_image_holds_the_locked_packages_of_an_extra(extra: str) -> None:
+    """The same versions as everywhere else, so that one lock fits the other; `make lock` writes all of them."""
+    mine, all_ = pins(DEPLOY / f"requirements-{extra}.lock"), pins(ROOT / "requirements.lock")
     assert {name: version for name, version in mine.items() if all_.get(name) != version} == {}
-    wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["coordinator"]]
+    wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"][extra]]
     assert {re.split(r"[\[<>=!~ ]", each)[0] for each in wanted} <= set(mine)
     assert "torch" not in mine
+    assert f"requirements-{extra}.lock" in (DEPLOY / "Containerfile").read_text(encoding="utf-8")
+
+
+def test_the_image_holds_every_package_and_no_program_that_needs_torch() -> None:
+    found = instructions()
+    copied = {rest.split()[0] for name, rest in found if name == "COPY"}
+    assert {each.removesuffix("*") for each in PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]} <= copied
+    assert ("RUN", '["rm", "/opt/mien/bin/mien-sim"]') in found
 
 
 class TestMonitoring:

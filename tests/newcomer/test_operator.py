@@ -26,8 +26,9 @@ pytestmark = pytest.mark.slow
 class Terminal:
     """What a newcomer types, counted; every command must end well."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path = PROGRAMS) -> None:
         self.folder = folder
+        self._programs = programs
         self.typed: list[str] = []
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("MIEN_")}
         self.environment |= {"OMP_NUM_THREADS": "1"}
@@ -59,7 +60,7 @@ class Terminal:
     def _words(self, line: str) -> list[str]:
         self.typed.append(line)
         program, *rest = line.split()
-        return [str(PROGRAMS / program), *rest]
+        return [str(self._programs / program), *rest]
 
 
 def test_three_commands_to_a_closed_round_and_a_restart_that_goes_on(tmp_path: Path) -> None:

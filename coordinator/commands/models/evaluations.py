@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shlex
 import sys
 import tempfile
@@ -15,7 +16,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, now
 from coordinator.commands.measured import by_group, table_of
 from coordinator.commands.models.common import Model
-from coordinator.commands.models.folder import write_model
+from coordinator.commands.models.folder import write_graphs, write_model
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
 from mien.shell import cli as shell
@@ -71,7 +72,8 @@ def evaluate(
             raise NotFoundError(f"there is no folder {folder}; name the folder that holds the faces")
     tell = (lambda _: None) if as_json else shell.tell
     measure = partial(measured, protocol=protocol, graphs=graphs, groups=groups, worst_group=worst_group)
-    records = _measured(home, model, sets, measure, tell=tell)
+    needs_graphs = graphs is None and protocol == "folder" and importlib.util.find_spec("torch") is None
+    records = _measured(home, model, sets, measure, needs_graphs=needs_graphs, tell=tell)
 
     async def keep(coordinator: Coordinator) -> None:
         for record in records:
@@ -123,15 +125,26 @@ def _measured(
     sets: Sequence[tuple[Path, bool]],
     measure: Callable[..., dict[str, Any]],
     *,
+    needs_graphs: bool,
     tell: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Return the records of a model on each folder; `tell` hears of each before it is measured."""
+    """Return the records of a model on each folder; `tell` hears of each before it is measured.
+
+    Where it `needs_graphs` it is measured by those of a signed release, if there are any for it.
+    """
+
+    async def fetch(coordinator: Coordinator, folder: Path) -> bool:
+        found = await write_model(coordinator, model, folder)
+        return needs_graphs and await write_graphs(coordinator, found, folder)
+
     with tempfile.TemporaryDirectory(prefix="mien-evaluate-") as temporary:
-        ask(home, lambda coordinator: write_model(coordinator, model, Path(temporary)))
+        there = Path(temporary)
+        if ask(home, lambda coordinator: fetch(coordinator, there)):
+            measure = partial(measure, graphs=there)
         records = []
         for folder, crops in sets:
             tell(f"Measuring the model on the faces in {folder} …")
-            records.append(measure(Path(temporary), folder, aligned=crops))
+            records.append(measure(there, folder, aligned=crops))
         return records
 
 

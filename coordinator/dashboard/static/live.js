@@ -32,11 +32,11 @@
   const replace = (old, fresh) => {
     const active = old.contains(document.activeElement) ? document.activeElement : null;
     const path = active && active !== old ? pathOf(active, old) : null;
-    const scrolled = [...old.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+    const scrolled = [...old.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
     keepOpen(old, fresh);
     const made = document.importNode(fresh, true);
     old.replaceWith(made);
-    [...made.querySelectorAll(".scroll")].forEach((box, index) => { box.scrollLeft = scrolled[index] ?? 0; });
+    [...made.querySelectorAll(".scroll")].forEach((box, index) => { [box.scrollLeft, box.scrollTop] = scrolled[index] ?? [0, 0]; });
     if (path) path.reduce((at, index) => at?.children[index], made)?.focus({ preventScroll: true });
   };
   const put = (page) => {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 import shutil
@@ -30,12 +31,18 @@ from mien.errors import (
     EmptyFolderError,
     LayoutMismatchError,
     MienError,
+    MissingDependencyError,
     NonFiniteError,
     NotFoundError,
     UndefinedMetricError,
 )
+from mien.evaluation import Evidence
 from mien.layout import ParameterLayout
 from mien.models.known_thresholds import known_thresholds
+from mien.records import to_mapping
+from mien.shell import doing as shown
+from mien.shell.doing import relayed
+from mien.specs import GateSpec
 from simulation.faces.datasets import digest, find_people, read_people
 from simulation.faces.folder_protocol import evaluate_folder
 from simulation.faces.models import Model, read_model, write_model
@@ -47,8 +54,25 @@ from tests.device_sdk.made_up_people import noise_crops
 from tests.golden import _reference_evaluation as reference
 from tests.golden import _reference_sface as reference_sface
 from tests.simulation.untrained import untrained_model
+from tests.without import hide
 
 ODD = Path(__file__).resolve().parents[2] / "data" / "faces"
+
+
+class SeenSteps:
+    """A display that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.seen: list[object] = []
+
+    def begin(self, step: shown.Step) -> None:
+        self.changed(step)
+
+    def changed(self, step: shown.Step) -> None:
+        self.seen.append((step.text, step.done, step.total))
+
+    def end(self, _step: shown.Step) -> None:
+        self.seen.append("ended")
 
 
 def people_in(folder: Path, num_people: int, num_images: int) -> Path:
@@ -66,6 +90,54 @@ def sface(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "sface"
     parent.import_model(sface_path(), folder)
     return folder
+
+
+class TestWithoutTorch:
+    """As in the container's image: what the child does then is the same, and what it cannot do it says."""
+
+    @pytest.fixture(autouse=True)
+    def hidden(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        hide(("torch", "onnx", "tflite"), tmp_path / "site", monkeypatch)
+        told = subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, text=True, check=False)
+        assert "ModuleNotFoundError: No module named 'torch'" in told.stderr
+
+    def test_a_model_is_imported_and_measured_as_with_it(self, tmp_path: Path) -> None:
+        parent.import_model(sface_path(), tmp_path / "m", adapter=True, graphs=True, embed_only=True)
+        people = people_in(tmp_path / "people", 4, 3)
+        packaged = parent.evaluate(tmp_path / "m", people, "folder")
+        own = parent.evaluate(tmp_path / "m", people, "folder", graphs=tmp_path / "m")
+        by_torch = evaluate_folder(read_model(tmp_path / "m"), people)
+        assert (packaged["eer"], packaged["points"]) == (own["eer"], own["points"])
+        assert packaged["model_id"] == by_torch["model_id"]
+        assert packaged["eer"] == pytest.approx(by_torch["eer"], abs=0.01)
+
+    async def _checked(self, tmp_path: Path) -> Evidence:
+        for name in ("reference", "candidate"):
+            parent.import_model(sface_path(), tmp_path / name)
+        people = people_in(tmp_path / "people", 8, 4)
+        spec = GateSpec(fmr=0.1)
+        (tmp_path / "gates.json").write_text(json.dumps(to_mapping(spec)))
+        paths = (tmp_path / "reference", tmp_path / "candidate", tmp_path / "gates.json")
+        return (await parent.check(*paths, {"people": str(people)}, {}, limit_s=500))[0]
+
+    def test_gates_judge_a_candidate(self, tmp_path: Path) -> None:
+        (found,) = asyncio.run(self._checked(tmp_path)).sets
+        assert found.candidate_tar == found.reference_tar > 0.5
+
+    def test_what_needs_it_says_so(self, tmp_path: Path) -> None:
+        (tmp_path / "other.onnx").write_bytes(b"another model")
+        write_model(untrained_model(), tmp_path / "m")
+        people = people_in(tmp_path / "people", 2, 2)
+        needs = r"needs (torch|onnx|tflite), which is not installed here; run: pip install '\.\[simulation\]'"
+        for call in (
+            lambda: parent.import_model(tmp_path / "other.onnx", tmp_path / "n"),
+            lambda: parent.import_model(tmp_path / "m", tmp_path / "o", graphs=True),
+            lambda: parent.evaluate(tmp_path / "m", people, "lfw"),
+        ):
+            with pytest.raises(MissingDependencyError, match=needs):
+                call()
+        with pytest.raises(NotFoundError, match="there are no graphs for"):
+            parent.evaluate(tmp_path / "m", people, "folder")
 
 
 class TestFromTheCoordinator:
@@ -117,6 +189,17 @@ class TestFromTheCoordinator:
         by_torch = evaluate_folder(read_model(tmp_path / "m"), people)
         assert (by_graphs["mated"], by_graphs["model_id"]) == (by_torch["mated"], by_torch["model_id"])
         assert by_graphs["eer"] == pytest.approx(by_torch["eer"], abs=0.01)
+
+    def test_what_the_child_does_its_parent_shows(
+        self, sface: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        display = SeenSteps()
+        monkeypatch.setattr(shown, "_shown", display)
+        parent.evaluate(sface, people_in(tmp_path / "people", 2, 2), "folder")
+        assert display.seen[0] == ("Starting a process of its own for the model", 0, None)
+        assert ("Reading the faces", 4, 4) in display.seen
+        assert display.seen[-1] == "ended"
+        assert capfd.readouterr() == ("", "")
 
     def test_measuring_with_graphs_starts_without_torch(self) -> None:
         code = (
@@ -221,7 +304,9 @@ class TestCommand:
         write_model(untrained_model(), tmp_path / "model")
         done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
         assert done.returncode == 0
-        assert done.stderr == ""
+        steps = [relayed(line) for line in done.stderr.splitlines()]
+        assert [each["total"] for each in steps if each and each["text"] == "Reading the faces"][-1] == 4
+        assert all(steps)
         (line,) = done.stdout.splitlines()
         assert json.loads(line)["mated"] == 2
 
