@@ -32,9 +32,9 @@ def main() -> None:
         "and a traceback on stderr.\n"
         "What a terminal that is not UTF-8 cannot show is printed as escapes.\n\n"
         "## While a command works\n\n"
-        f"A command that prints nothing for {AFTER_S:g} seconds says on stderr what it does, with a bar where the end is\n"
-        "known: a terminal shows one line that moves and goes, a log gets a plain line for each step, and again each\n"
-        f"minute where the end is known. With `--json` a log gets none. `{VARIABLE}` names other seconds, or `inf`.\n",
+        f"A command that prints nothing for {AFTER_S:g} seconds says on stderr what it does, with a bar where the end\n"
+        "is known: a terminal shows one line that moves and goes, a log gets a plain line for each step, and again\n"
+        f"each minute where the end is known. With `--json` a log gets none. `{VARIABLE}` names other seconds, or `inf`.\n",
         encoding="utf-8",
     )
 
