@@ -34,7 +34,8 @@ def main() -> None:
         "## While a command works\n\n"
         f"A command that prints nothing for {AFTER_S:g} seconds says on stderr what it does, with a bar where the end\n"
         "is known: a terminal shows one line that moves and goes, a log gets a plain line for each step, and again\n"
-        f"each minute where the end is known. With `--json` a log gets none. `{VARIABLE}` names other seconds, or `inf`.\n",
+        "each minute where the end is known. With `--json` a log gets none.\n"
+        f"`{VARIABLE}` names other seconds, or `inf`.\n",
         encoding="utf-8",
     )
 
