@@ -147,31 +147,6 @@ def test_figures_are_drawn_at_any_width(page: Page, address: str) -> None:
             assert is_inside
 
 
-def test_the_head_of_a_table_stays_while_the_table_scrolls(page: Page, address: str) -> None:
-    """Wide and long ones scroll in their box; their head, and where there is room the row's own, stay in sight."""
-    for size, keeps_rows_head in ((NARROW, False), (WIDE, True)):
-        page.resize(*size, mobile=size == NARROW)
-        page.open(address + "devices")
-        # Whatever this fleet has: the box is made smaller than its table, both ways.
-        page.run(
-            "(() => { const box = document.querySelector('.scroll:has(thead)'); box.id = 'box';"
-            " box.style.maxHeight = '6rem'; box.style.width = '12rem';"
-            " box.querySelector('table').style.width = '90rem'; box.scrollTop = 40; box.scrollLeft = 60; })()"
-        )
-        page.settle()
-        moved, head, row, body = page.run(
-            "(() => { const box = document.getElementById('box'), at = (e) => e.getBoundingClientRect();"
-            " const outer = at(box), edge = box.clientTop;"
-            " return [[box.scrollTop, box.scrollLeft], at(box.querySelector('thead th')).top - outer.top - edge,"
-            " at(box.querySelector('tbody th')).left - outer.left - box.clientLeft,"
-            " at(box.querySelector('tbody tr')).top - outer.top - edge]; })()"
-        )
-        assert moved == [40, 60]
-        assert abs(head) < 1
-        assert (abs(row) < 1) is keeps_rows_head
-        assert body < 40
-
-
 def test_measured_quality_is_on_the_pages(page: Page, address: str, paths: list[str]) -> None:
     """Records of the program that measures become curves with their table, thresholds, and results in words."""
     points = people_measured(gain=0.18, dims=64).record["points"]

@@ -131,6 +131,33 @@ def test_phone_shows_all_of_it(browser: Browser, address: str) -> None:
     assert page.problems == []
 
 
+def test_the_head_of_a_table_stays_while_the_table_scrolls(browser: Browser, address: str) -> None:
+    """Wide and long ones scroll in their box; their head, and where there is room the row's own, stay in sight."""
+    page = browser.new_page()
+    for width, keeps_rows_head in ((360, False), (1200, True)):
+        page.resize(width, 740)
+        page.open(address)
+        # Whatever the report holds: the box is made smaller than its table, both ways.
+        page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+        page.run(
+            "(() => { const box = document.querySelector('.scroll:has(thead)'); box.id = 'box';"
+            " box.style.maxHeight = '6rem'; box.style.width = '12rem';"
+            " box.querySelector('table').style.width = '90rem'; box.scrollTop = 40; box.scrollLeft = 60; })()"
+        )
+        page.settle()
+        moved, head, row, body = page.run(
+            "(() => { const box = document.getElementById('box'), at = (e) => e.getBoundingClientRect();"
+            " const outer = at(box), edge = box.clientTop;"
+            " return [[box.scrollTop, box.scrollLeft], at(box.querySelector('thead th')).top - outer.top - edge,"
+            " at(box.querySelector('tbody th')).left - outer.left - box.clientLeft,"
+            " at(box.querySelector('tbody tr')).top - outer.top - edge]; })()"
+        )
+        assert moved == [40, 60]
+        assert abs(head) < 1
+        assert (abs(row) < 1) is keeps_rows_head
+        assert body < 40
+
+
 def test_details_open_by_keyboard(page: Page) -> None:
     closed = "document.querySelector('details').open"
     assert page.run(closed) is False

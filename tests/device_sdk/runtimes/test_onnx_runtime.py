@@ -26,6 +26,7 @@ from mien.specs import FaceInputSpec, LocalSpec
 from tests.graphs import ALL_FORMS, FOLDER, FULL_FORMS, objective_of, tiny_onnx_runtime
 from tests.mien.backbones._models import mobilefacenet_file, real_crops, wheel_model
 from tests.tiny import made_up_crops, tiny_cnn, tiny_of
+from tests.without import hide
 
 pytestmark = pytest.mark.numerics
 
@@ -263,14 +264,6 @@ def test_nan_parameters_give_no_embedding() -> None:
 
 WITHOUT_TORCH = """
 import sys
-class NotInstalled:
-    # Finds neither torch nor onnx, which only exporting needs.
-    def __init__(self, finder):
-        self.finder = finder
-    def find_spec(self, name, path=None, target=None):
-        hidden = name.partition(".")[0] in ("torch", "onnx")
-        return None if hidden else self.finder.find_spec(name, path, target)
-sys.meta_path[:] = [NotInstalled(finder) for finder in sys.meta_path]
 import json
 from pathlib import Path
 import numpy as np
@@ -295,7 +288,8 @@ print(type(runtime).__name__)
 """
 
 
-def test_a_device_embeds_and_trains_without_torch() -> None:
+def test_a_device_embeds_and_trains_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hide(("torch", "onnx"), tmp_path / "site", monkeypatch)  # onnx only exporting needs
     arguments = [str(FOLDER), json.dumps(TINY.layout.to_json())]
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True, cwd=ROOT, check=False
