@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -207,11 +208,11 @@ def test_nobody_is_told_while_they_are_asked_or_once_they_have_the_answer(told: 
         shown.answered()
         with doing("afterwards"):
             pass
-        assert not [thread for thread in shown.threading.enumerate() if thread.name == "doing" and _waits(thread)]
+        assert not [thread for thread in threading.enumerate() if thread.name == "doing" and _waits(thread)]
     assert "afterwards" not in told.file.getvalue()
 
 
-def _waits(thread: shown.threading.Thread) -> bool:
+def _waits(thread: threading.Thread) -> bool:
     thread.join(120)
     return thread.is_alive()
 
