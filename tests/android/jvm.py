@@ -8,7 +8,7 @@ import os
 import resource
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -42,12 +42,12 @@ if _REASON := why_not():
     pytest.skip(_REASON, allow_module_level=True)
 
 
-def command(main: str, *arguments: object) -> list[str]:
-    """Return how a class of the e2e module is run."""
+def command(main: str, *arguments: object, memory: Sequence[str] = ("-Xmx256m",)) -> list[str]:
+    """Return how a class of the e2e module is run, and with which limits of memory."""
     classpath = _own_classpath() or f"{_CLASSES}:{_CLASSPATH.read_text()}"
     return [
         "java",
-        "-Xmx256m",
+        *memory,
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
         "-cp",

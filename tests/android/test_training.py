@@ -53,6 +53,7 @@ def compared(
     crops: Crops,
     labels: Sequence[int] | None = None,
     replies: Sequence[Arrays] = ({}, {}),
+    memory: Sequence[str] = ("-Xmx256m",),
 ) -> Compared:
     """Train two rounds in both languages, the second with what the first left on the device, each told a reply."""
     shard = PUBLIC if METHODS[task.method].requirements(task).public_faces else None
@@ -69,7 +70,11 @@ def compared(
     for name, data in files.items():
         (folder / name).write_bytes(data)
     done = subprocess.run(
-        command("mien.e2e.Train", folder, graphs, SEED), capture_output=True, text=True, timeout=240, check=False
+        command("mien.e2e.Train", folder, graphs, SEED, memory=memory),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     runtime = OnnxRuntime(model.spec, model.layout, GraphFolder.at(graphs, model.spec, model.layout))

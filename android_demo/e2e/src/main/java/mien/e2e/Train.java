@@ -2,6 +2,7 @@ package mien.e2e;
 
 import java.io.IOException;
 import java.io.UncheckedIOException;
+import java.nio.ByteBuffer;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.Paths;
@@ -33,7 +34,7 @@ public final class Train {
     public static void main(String[] arguments) throws IOException {
         Path folder = Paths.get(arguments[0]);
         ModelStore store = new ModelStore(new Folder(folder.resolve("store")));
-        Model model = store.fetch(manifest(folder), (blob, to, what) -> to.write(blob.sha256, data(folder, blob)));
+        Model model = model(folder, store);
         OrtEngine engine = new OrtEngine(new Graphs(new Folder(Paths.get(arguments[1])), model.spec.layout), 1);
         GraphRuntime runtime = new GraphRuntime(model.spec, engine);
         byte[][] crops = Phone.crops(folder.resolve("crops"));
@@ -54,26 +55,25 @@ public final class Train {
         engine.close();
     }
 
-    private static Manifest manifest(Path folder) throws IOException {
+    /** Returns the model in a folder, stored as a phone stores what it fetched; none of it passes over the heap here. */
+    static Model model(Path folder, ModelStore store) throws IOException {
         byte[] spec = Files.readAllBytes(folder.resolve("model.json"));
         String modelId = Bytes.text(Files.readAllBytes(folder.resolve("model_id")));
-        Blob shard = Files.exists(folder.resolve("shard")) ? blob(folder.resolve("shard")) : null;
-        return new Manifest(modelId, spec, blob(folder.resolve("theta.f32")), shard, new byte[0], new byte[0]);
+        Blob theta = blob(folder, "theta.f32");
+        Blob shard = Files.exists(folder.resolve("shard")) ? blob(folder, "shard") : null;
+        return store.fetch(
+                new Manifest(modelId, spec, theta, shard, new byte[0], new byte[0]),
+                (blob, to, what) -> copy(folder.resolve(blob == theta ? "theta.f32" : "shard"), to.path(blob.sha256)));
     }
 
-    private static Blob blob(Path file) throws IOException {
-        byte[] data = Files.readAllBytes(file);
-        return new Blob(Bytes.hex(Bytes.sha256(data)), data.length);
+    private static Blob blob(Path folder, String name) {
+        ByteBuffer data = new Folder(folder).map(name);
+        return new Blob(Bytes.hex(Bytes.sha256(data)), data.remaining());
     }
 
-    private static byte[] data(Path folder, Blob wanted) {
+    private static void copy(Path file, Path to) {
         try {
-            for (String name : new String[] {"theta.f32", "shard"}) {
-                if (Files.exists(folder.resolve(name)) && blob(folder.resolve(name)).isSame(wanted)) {
-                    return Files.readAllBytes(folder.resolve(name));
-                }
-            }
-            throw new IllegalArgumentException("no file of that hash");
+            Files.copy(file, to);
         } catch (IOException error) {
             throw new UncheckedIOException(error);
         }

@@ -4,14 +4,14 @@ package mien.client.model;
 public final class Model {
     public final String modelId;
     public final ModelSpec spec;
-    public final float[] theta;
+    public final Parameters parameters;
     /** Null where the model has none. */
     public final Blob publicShard;
 
-    public Model(String modelId, ModelSpec spec, float[] theta, Blob publicShard) {
+    public Model(String modelId, ModelSpec spec, Parameters parameters, Blob publicShard) {
         this.modelId = modelId;
         this.spec = spec;
-        this.theta = theta;
+        this.parameters = parameters;
         this.publicShard = publicShard;
     }
 }

@@ -1,5 +1,6 @@
 package mien.client.model;
 
+import java.nio.ByteBuffer;
 import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
@@ -22,8 +23,6 @@ import mien.client.wire.Safetensors;
 public final class ModelStore {
     private static final long MAX_THETA_BYTES = 1L << 29;
     private static final long MAX_SHARD_BYTES = 1L << 28;
-    /** As bytes and as numbers. */
-    private static final int COPIES = 2;
 
     private final Folder folder;
 
@@ -56,14 +55,14 @@ public final class ModelStore {
     public Model load(String modelId) {
         Fields stored = stored(modelId);
         ModelSpec spec = ModelSpec.parse(Bytes.unhex(stored.text("spec_json")));
-        byte[] data = folder.read(stored.text("theta"));
-        float[] theta = data == null ? new float[0] : Bytes.floats(data);
-        boolean whole = theta.length == spec.layout.size && Bytes.isFinite(theta);
-        if (!whole || !spec.layout.modelId(theta).equals(modelId)) {
+        ByteBuffer data = folder.map(stored.text("theta"));
+        boolean fits = data != null && data.remaining() == 4L * spec.layout.size;
+        Parameters parameters = fits ? new Parameters(spec.layout, data) : null;
+        if (!fits || !parameters.isFinite() || !parameters.modelId().equals(modelId)) {
             throw new MienException(ErrorCode.CORRUPT_DATA, "the stored model is damaged; fetch it again");
         }
         Blob shard = stored.has("shard") ? new Blob(stored.text("shard"), stored.number("shard_bytes")) : null;
-        return new Model(modelId, spec, theta, shard);
+        return new Model(modelId, spec, parameters, shard);
     }
 
     /** Returns a model, fetching what is not stored yet; the manifest is stored last, so it means "complete". */
@@ -77,7 +76,6 @@ public final class ModelStore {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the model's files have other sizes than its manifest says; tell the operator");
         }
-        checkFits(manifest, Runtime.getRuntime().maxMemory());
         fetch(manifest.theta, folder, source, "the model");
         Map<String, Object> stored = new LinkedHashMap<>();
         stored.put("spec_json", Bytes.hex(manifest.specJson));
@@ -97,21 +95,12 @@ public final class ModelStore {
         }
     }
 
-    /** Throws CONFIG, before anything is fetched, for what cannot be read in this program's memory. */
-    static void checkFits(Manifest manifest, long memoryBytes) {
-        long shard = manifest.publicShard == null ? 0 : manifest.publicShard.sizeBytes;
-        if (COPIES * Math.max(manifest.theta.sizeBytes, shard) > memoryBytes) {
-            throw new MienException(
-                    ErrorCode.CONFIG, "the coordinator's model is too large for this phone's memory; tell the operator");
-        }
-    }
-
     /** Returns the public faces that came with a model, null where it has none. */
     public PublicShard loadShard(Model model) {
         if (model.publicShard == null) {
             return null;
         }
-        byte[] data = folder.read(model.publicShard.sha256);
+        ByteBuffer data = folder.map(model.publicShard.sha256);
         if (data == null) {
             throw new MienException(ErrorCode.CORRUPT_DATA, "the public faces are missing; fetch the model again");
         }
@@ -137,8 +126,7 @@ public final class ModelStore {
 
     /** Fetches a blob into a folder, unless it is there and whole. */
     public static void fetch(Blob blob, Folder folder, Source source, String what) {
-        byte[] here = folder.read(blob.sha256);
-        if (here == null || !Bytes.hex(Bytes.sha256(here)).equals(blob.sha256)) {
+        if (!folder.hasWhole(blob.sha256, blob.sha256)) {
             source.download(blob, folder, what);
         }
     }

@@ -77,17 +77,6 @@ public final class ParameterLayout {
                 ErrorCode.LAYOUT_MISMATCH, "the manifest holds a malformed layout; fetch the model again");
     }
 
-    /** Returns a tensor of a vector. */
-    public float[] tensor(float[] theta, String name) {
-        Entry entry = entries.get(name);
-        return Arrays.copyOfRange(theta, entry.offset, entry.offset + entry.size);
-    }
-
-    /** Returns the content address of a model: sha256(layout hash, parameters as little-endian float32). */
-    public String modelId(float[] theta) {
-        return Bytes.hex(Bytes.sha256(Bytes.unhex(sha256), Bytes.littleEndian(theta)));
-    }
-
     /**
      * Returns the part whose tensor names match any of the shell-style patterns; throws CONFIG for a pattern that
      * matches nothing, so that a typo never silently freezes a layer.

@@ -1,8 +1,6 @@
 package mien.client.model;
 
 import java.nio.ByteBuffer;
-import java.nio.ByteOrder;
-import java.util.Arrays;
 import java.util.Map;
 import java.util.TreeMap;
 import mien.client.ErrorCode;
@@ -11,14 +9,29 @@ import mien.client.wire.Safetensors;
 
 /** Aligned crops of public (consented or synthetic) people, with labels 0 ... K - 1. */
 public final class PublicShard {
-    public final byte[][] crops;
+    private final ByteBuffer pixels;
+    private final int cropBytes;
     public final int[] labels;
     public final int numIdentities;
 
-    private PublicShard(byte[][] crops, int[] labels, int numIdentities) {
-        this.crops = crops;
+    private PublicShard(ByteBuffer pixels, int cropBytes, int[] labels, int numIdentities) {
+        this.pixels = pixels;
+        this.cropBytes = cropBytes;
         this.labels = labels;
         this.numIdentities = numIdentities;
+    }
+
+    public int numCrops() {
+        return labels.length;
+    }
+
+    /** Returns a copy of a crop; the others stay in their file. */
+    public byte[] crop(int index) {
+        byte[] crop = new byte[cropBytes];
+        ByteBuffer from = pixels.duplicate();
+        from.position(index * cropBytes);
+        from.get(crop);
+        return crop;
     }
 
     static PublicShard parse(Safetensors tensors, FaceInput input) {
@@ -31,12 +44,10 @@ public final class PublicShard {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the public faces do not fit the model's input; tell the operator");
         }
-        byte[][] crops = new byte[(int) shape[0]][];
-        long[] labels = new long[crops.length];
-        ByteBuffer given = ByteBuffer.wrap(numbers.data).order(ByteOrder.LITTLE_ENDIAN);
+        long[] labels = new long[(int) shape[0]];
+        ByteBuffer given = numbers.numbers();
         TreeMap<Long, Integer> order = new TreeMap<>();
-        for (int i = 0; i < crops.length; i++) {
-            crops[i] = Arrays.copyOfRange(pixels.data, i * input.cropBytes(), (i + 1) * input.cropBytes());
+        for (int i = 0; i < labels.length; i++) {
             labels[i] = given.getLong();
             order.put(labels[i], 0);
         }
@@ -48,6 +59,6 @@ public final class PublicShard {
         for (int i = 0; i < labels.length; i++) {
             numbered[i] = order.get(labels[i]);
         }
-        return new PublicShard(crops, numbered, next);
+        return new PublicShard(pixels.data, input.cropBytes(), numbered, next);
     }
 }

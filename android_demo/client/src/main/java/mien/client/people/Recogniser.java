@@ -36,7 +36,7 @@ public final class Recogniser {
         for (int i = 0; i < crops.length; i++) {
             fitted[i] = input.fit(crops[i]);
         }
-        return runtime.embed(model.theta, fitted);
+        return runtime.embed(model.parameters, fitted);
     }
 
     /** Returns the template of one person's crops of one sitting: the mean of their embeddings at length 1. */

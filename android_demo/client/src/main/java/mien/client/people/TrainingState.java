@@ -37,7 +37,7 @@ public final class TrainingState {
                 kept.together.put(each.getKey(), each.getValue());
                 continue;
             }
-            float[][] rows = Rows.rows(each.getValue(), each.getValue().values.length / people.size());
+            float[][] rows = Rows.rows(each.getValue(), each.getValue().values().length / people.size());
             for (int k = 0; k < people.size(); k++) {
                 kept.own.computeIfAbsent(people.get(k), person -> new LinkedHashMap<>())
                         .put(each.getKey(), Tensor.vector(rows[k]));
@@ -79,7 +79,7 @@ public final class TrainingState {
             List<float[]> rows = new ArrayList<>();
             for (int person : order) {
                 if (own.containsKey(person) && own.get(person).containsKey(name)) {
-                    rows.add(own.get(person).get(name).values);
+                    rows.add(own.get(person).get(name).values());
                 }
             }
             if (!rows.isEmpty() && areAlike(rows)) {

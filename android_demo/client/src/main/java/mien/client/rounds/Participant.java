@@ -181,6 +181,7 @@ public final class Participant {
             Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
             checkFaceInput(model);
             ParameterPart part = part(task, model);
+            Methods.checkFits(task, part, Runtime.getRuntime().maxMemory());
             ContributionLayout layout = Methods.layout(task, model, part);
             if (!layout.sha256.equals(assignment.getContributionSha256())) {
                 throw new MienException(

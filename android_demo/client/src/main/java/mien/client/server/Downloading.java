@@ -44,7 +44,7 @@ final class Downloading {
 
         void append(byte[] piece);
 
-        byte[] read();
+        boolean isWhole();
 
         void delete();
     }
@@ -70,8 +70,8 @@ final class Downloading {
      * the server stays away, CORRUPT_DATA where it sends something else twice.
      */
     static void toFile(Source source, Retry retry, Blob blob, Folder folder, String what, Runnable mayGoOn) {
-        byte[] data = new Downloading(source, retry, blob, inFile(folder, blob.sha256), what, mayGoOn).run();
-        folder.write(blob.sha256, data);
+        new Downloading(source, retry, blob, inFile(folder, blob.sha256), what, mayGoOn).run();
+        folder.finish(blob.sha256);
     }
 
     /**
@@ -85,7 +85,9 @@ final class Downloading {
                     what + " was announced with " + blob.sizeBytes + " bytes, and the task can need " + most
                             + "; tell the operator");
         }
-        return new Downloading(source, retry, blob, inMemory(), what, mayGoOn).run();
+        ByteArrayOutputStream whole = new ByteArrayOutputStream((int) blob.sizeBytes);
+        new Downloading(source, retry, blob, inMemory(whole, blob.sha256), what, mayGoOn).run();
+        return whole.toByteArray();
     }
 
     private static Part inFile(Folder folder, String name) {
@@ -101,8 +103,8 @@ final class Downloading {
             }
 
             @Override
-            public byte[] read() {
-                return folder.readPart(name);
+            public boolean isWhole() {
+                return folder.isPartWhole(name, name);
             }
 
             @Override
@@ -112,8 +114,7 @@ final class Downloading {
         };
     }
 
-    private static Part inMemory() {
-        ByteArrayOutputStream whole = new ByteArrayOutputStream();
+    private static Part inMemory(ByteArrayOutputStream whole, String sha256) {
         return new Part() {
             @Override
             public long size() {
@@ -126,8 +127,8 @@ final class Downloading {
             }
 
             @Override
-            public byte[] read() {
-                return whole.toByteArray();
+            public boolean isWhole() {
+                return Bytes.hex(Bytes.sha256(whole.toByteArray())).equals(sha256);
             }
 
             @Override
@@ -137,12 +138,11 @@ final class Downloading {
         };
     }
 
-    private byte[] run() {
+    private void run() {
         for (int tries = 0; tries < 2; tries++) {
             receive();
-            byte[] data = part.read();
-            if (Bytes.hex(Bytes.sha256(data)).equals(blob.sha256)) {
-                return data;
+            if (part.isWhole()) {
+                return;
             }
             part.delete();
         }

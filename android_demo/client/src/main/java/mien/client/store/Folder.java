@@ -19,6 +19,7 @@ import java.util.List;
 import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.wire.Bytes;
 
 /** A private folder whose files appear whole, on stable storage, or not at all. */
 public final class Folder {
@@ -65,6 +66,24 @@ public final class Folder {
         } catch (IOException error) {
             throw failed(name + " cannot be read", error);
         }
+    }
+
+    /** Returns a file's bytes where they lie, which the system reads when they are used; null where it does not exist. */
+    public ByteBuffer map(String name) {
+        if (!has(name)) {
+            return null;
+        }
+        try (FileChannel channel = FileChannel.open(path.resolve(name), StandardOpenOption.READ)) {
+            return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+        } catch (IOException error) {
+            throw failed(name + " cannot be read", error);
+        }
+    }
+
+    /** Returns whether a file is here and has that hash. */
+    public boolean hasWhole(String name, String sha256) {
+        ByteBuffer data = map(name);
+        return data != null && Bytes.hex(Bytes.sha256(data)).equals(sha256);
     }
 
     /** Stores a file: after a crash it is the old one or the new one. */
@@ -141,9 +160,21 @@ public final class Folder {
         }
     }
 
-    /** Returns what is here of a file that is not finished. */
-    public byte[] readPart(String name) {
-        return has(name + PART) ? read(name + PART) : new byte[0];
+    /** Returns whether what is here of a file that is not finished has that hash, which is all of it then. */
+    public boolean isPartWhole(String name, String sha256) {
+        return hasWhole(name + PART, sha256);
+    }
+
+    /** Says that a file is finished: from here on it is on stable storage under its name. */
+    public void finish(String name) {
+        Path part = part(name);
+        try (FileChannel channel = FileChannel.open(part, StandardOpenOption.WRITE)) {
+            channel.force(true);
+            Files.move(part, path.resolve(name), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
+            sync();
+        } catch (IOException error) {
+            throw failed(name + " cannot be stored", error);
+        }
     }
 
     /** Drops what is here of files that are not finished. */

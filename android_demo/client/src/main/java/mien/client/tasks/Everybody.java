@@ -163,8 +163,8 @@ final class Everybody {
     private static float[][] own(Map<String, Tensor> state, int number, int dim) {
         Tensor kept = state.get(OWN);
         Tensor when = state.get(OWN_NUMBER);
-        boolean isIn = kept != null && when != null && when.values.length == 1 && (int) when.values[0] == number;
-        return isIn ? Rows.rows(new Tensor(kept.values, kept.values.length / dim, dim), dim) : null;
+        boolean isIn = kept != null && when != null && when.values().length == 1 && (int) when.values()[0] == number;
+        return isIn ? Rows.rows(new Tensor(kept.values(), kept.values().length / dim, dim), dim) : null;
     }
 
     private static float[] mean(float[][] rows) {

@@ -106,7 +106,7 @@ final class FedFace {
         float[] weight = new float[batch.length];
         Arrays.fill(weight, 0, numOwn, 1);
         for (int i = 0; i < chosen.length; i++) {
-            batch[numOwn + i] = shard.crops[chosen[i]];
+            batch[numOwn + i] = shard.crop(chosen[i]);
             classes[numOwn + i] = place[shard.labels[chosen[i]]];
             weight[numOwn + i] = (float) spec[2];
         }
@@ -133,7 +133,7 @@ final class FedFace {
         float[][] kept = Rows.rows(state.get(PUBLIC), job.dim());
         return kept.length == shard.numIdentities
                 ? kept
-                : Rows.means(job.embed(shard.crops), shard.labels, shard.numIdentities);
+                : Rows.means(job.embed(shard), shard.labels, shard.numIdentities);
     }
 
     /** Returns the people nearest to the own class embedding, nearest first. */

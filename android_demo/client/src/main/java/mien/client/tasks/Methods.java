@@ -10,6 +10,7 @@ import mien.client.MienException;
 import mien.client.model.Model;
 import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
+import mien.client.model.Parameters;
 import mien.client.model.PublicShard;
 import mien.client.train.GraphRuntime;
 import mien.client.train.Objective;
@@ -33,6 +34,9 @@ public final class Methods {
 
     /** One round of one task on a model, as its runtime runs it. */
     public static final class Job {
+        /** A whole number of the batches that embed. */
+        private static final int AT_ONCE = 32;
+
         final TaskSpec task;
         final long seed;
         private final GraphRuntime runtime;
@@ -66,35 +70,48 @@ public final class Methods {
         }
 
         float[][] embed(byte[][] crops) {
-            return runtime.embed(model.theta, crops);
+            return runtime.embed(model.parameters, crops);
+        }
+
+        /** Returns embeddings of public people's crops, of which few at a time are in memory. */
+        float[][] embed(PublicShard shard) {
+            float[][] rows = new float[shard.numCrops()][];
+            for (int start = 0; start < rows.length; start += AT_ONCE) {
+                byte[][] some = new byte[Math.min(AT_ONCE, rows.length - start)][];
+                for (int i = 0; i < some.length; i++) {
+                    some[i] = shard.crop(start + i);
+                }
+                System.arraycopy(embed(some), 0, rows, start, some.length);
+            }
+            return rows;
         }
 
         /** Returns embeddings under the model whose trained part was {@code values}. */
         float[][] embedEarlier(float[] values, byte[][] crops) {
-            return runtime.embed(part.scatter(model.theta, values), crops);
+            return runtime.embed(model.parameters.with(part, values), crops);
         }
 
         /** Returns what the network makes of crops with other parameters, not normalised. */
-        float[][] features(float[] theta, byte[][] crops) {
-            return runtime.features(theta, crops);
+        float[][] features(Parameters parameters, byte[][] crops) {
+            return runtime.features(parameters, crops);
         }
 
-        ParameterLayout parameters() {
+        ParameterLayout parameterLayout() {
             return model.spec.layout;
         }
 
-        float[] theta() {
-            return model.theta;
+        Parameters parameters() {
+            return model.parameters;
         }
 
         Trained train(byte[][] crops, Objective objective) {
-            return runtime.train(model.theta, part, crops, objective, task.local, seed, shouldStop);
+            return runtime.train(model.parameters, part, crops, objective, task.local, seed, shouldStop);
         }
 
         /** Returns what a round of averaging sends of training, weighted by the images, and sums beside it. */
         Output output(Trained trained, RoundFaces faces, Map<String, Tensor> state, float... beside) {
             int weight = Math.min(faces.crops.length, task.maxWeight);
-            return new Output(layout.pack(weight, trained, part.gather(model.theta), beside), state);
+            return new Output(layout.pack(weight, trained, model.parameters.gather(part), beside), state);
         }
     }
 
@@ -154,6 +171,21 @@ public final class Methods {
                     ErrorCode.CONFIG,
                     numPeople + " people agreed to training, and method " + task.method + " trains on the pictures of one;"
                             + " this device stays out of it");
+        }
+    }
+
+    /**
+     * Throws CONFIG where training would need more memory for its part than this program has. The model itself needs none;
+     * a part is there as received, as values and momentum before and after a step, and as the two that go into it, and
+     * twice more where steps are held near the round's model. What is sent and masked afterwards needs no more.
+     */
+    public static void checkFits(TaskSpec task, ParameterPart part, long memoryBytes) {
+        long copies = task.method.equals("fedprox") ? 9 : 7;
+        if (task.trains() && copies * 4 * part.size > memoryBytes) {
+            throw new MienException(
+                    ErrorCode.CONFIG,
+                    "task '" + task.name + "' trains " + part.size + " numbers of the model, which needs more memory than this"
+                            + " phone has for it; this device stays out of it");
         }
     }
 

@@ -103,14 +103,14 @@ final class OwnClasses {
         }
         float[][] known = Rows.rows(faces.state.get(PUBLIC), job.dim());
         if (known.length != shard.numIdentities) {
-            known = Rows.means(job.embed(shard.crops), shard.labels, shard.numIdentities);
+            known = Rows.means(job.embed(shard), shard.labels, shard.numIdentities);
         }
-        int[] order = new Generator(job.seed).permutation(shard.crops.length);
+        int[] order = new Generator(job.seed).permutation(shard.numCrops());
         int numChosen = (int) Math.min(spec[2], order.length);
         byte[][] crops = Arrays.copyOf(faces.crops, faces.crops.length + numChosen);
         int[] classes = Arrays.copyOf(faces.labels, crops.length);
         for (int i = 0; i < numChosen; i++) {
-            crops[faces.crops.length + i] = shard.crops[order[i]];
+            crops[faces.crops.length + i] = shard.crop(order[i]);
             classes[faces.crops.length + i] = own.length + shard.labels[order[i]];
         }
         float[][] rows = Arrays.copyOf(own, own.length + known.length);

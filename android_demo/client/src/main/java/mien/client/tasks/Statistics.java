@@ -11,6 +11,7 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
+import mien.client.model.Parameters;
 import mien.client.train.Generator;
 import mien.client.train.Tensor;
 import mien.client.wire.Fields;
@@ -29,6 +30,10 @@ final class Statistics {
     private static final String GATE_WEIGHT = "adapter.gate_weight";
     private static final String GATE_BIAS = "adapter.gate_bias";
     private static final String LEVEL = "adapter.level";
+    /** The adapter's tensors, without a gate and with one. */
+    private static final List<String> PLAIN = Arrays.asList(WEIGHT, BIAS);
+
+    private static final List<String> GATED = Arrays.asList(WEIGHT, BIAS, GATE_WEIGHT, GATE_BIAS, LEVEL);
     /** Bias and level with which a gate leaves the recogniser as it is. */
     private static final float CLOSED = -30;
 
@@ -131,8 +136,8 @@ final class Statistics {
      */
     static ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
         ParameterLayout.Entry bias = part.layout.entries.get(BIAS);
-        boolean isGated = part.names.equals(Arrays.asList(WEIGHT, BIAS, GATE_WEIGHT, GATE_BIAS, LEVEL));
-        boolean isAdapter = bias != null && (isGated || part.names.equals(Arrays.asList(WEIGHT, BIAS)));
+        boolean isGated = part.names.equals(GATED);
+        boolean isAdapter = bias != null && (isGated || part.names.equals(PLAIN));
         int own = isAdapter ? bias.size : 0;
         int size = own * (own + 1) + (isGated ? own + 2 : 0);
         if (!isAdapter || dim != (isGated ? 2 * own + 1 : own) || part.size != size) {
@@ -155,8 +160,8 @@ final class Statistics {
     }
 
     static Methods.Output run(Methods.Job job, RoundFaces faces) {
-        float[][] embedded = job.features(frozen(job.parameters(), job.theta()), faces.crops);
-        float[][] features = own(embedded, job.parameters().entries.get(BIAS).size);
+        float[][] embedded = job.features(frozen(job.parameterLayout(), job.parameters()), faces.crops);
+        float[][] features = own(embedded, job.parameterLayout().entries.get(BIAS).size);
         byte[] contribution = contribution(job.layout, job.task, features, faces.labels, job.seed);
         return new Methods.Output(contribution, Collections.<String, Tensor>emptyMap());
     }
@@ -175,22 +180,29 @@ final class Statistics {
      * Returns the model whose adapter does nothing: sums of its features are the same whatever was adapted before. A
      * gate is closed.
      */
-    static float[] frozen(ParameterLayout layout, float[] theta) {
-        ParameterLayout.Entry weight = layout.entries.get(WEIGHT);
-        ParameterLayout.Entry bias = layout.entries.get(BIAS);
-        float[] neutral = theta.clone();
-        Arrays.fill(neutral, weight.offset, weight.offset + weight.size, 0);
-        Arrays.fill(neutral, bias.offset, bias.offset + bias.size, 0);
-        for (int d = 0; d < bias.size; d++) {
-            neutral[weight.offset + d * (bias.size + 1)] = 1;
+    static Parameters frozen(ParameterLayout layout, Parameters parameters) {
+        ParameterPart adapter = layout.part(layout.entries.containsKey(GATE_WEIGHT) ? GATED : PLAIN);
+        int dim = layout.entries.get(BIAS).size;
+        float[] neutral = new float[adapter.size];
+        int at = 0;
+        for (String name : adapter.names) {
+            switch (name) {
+                case WEIGHT:
+                    for (int d = 0; d < dim; d++) {
+                        neutral[at + d * (dim + 1)] = 1;
+                    }
+                    break;
+                case GATE_BIAS:
+                    neutral[at] = CLOSED;
+                    break;
+                case LEVEL:
+                    neutral[at] = NO_LEVEL;
+                    break;
+                default: // 0
+            }
+            at += layout.entries.get(name).size;
         }
-        ParameterLayout.Entry gate = layout.entries.get(GATE_WEIGHT);
-        if (gate != null) {
-            Arrays.fill(neutral, gate.offset, gate.offset + gate.size, 0);
-            neutral[layout.entries.get(GATE_BIAS).offset] = CLOSED;
-            neutral[layout.entries.get(LEVEL).offset] = NO_LEVEL;
-        }
-        return neutral;
+        return parameters.with(adapter, neutral);
     }
 
     /**

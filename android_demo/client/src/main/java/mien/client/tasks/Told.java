@@ -43,12 +43,12 @@ public final class Told {
                                     + " update out of the sum; leave the round, and tell the operator");
                 }
                 Safetensors.Tensor array = arrays.get(name, "F32");
-                float[] values = Bytes.floats(array.data);
+                float[] values = array.floats();
                 if (array.shape.length != 1 || values.length == 0 || !Bytes.isFinite(values)) {
                     throw otherForm();
                 }
                 told.vectors.put(name, values);
-                bytes += array.data.length;
+                bytes += array.data.limit();
             }
         }
         if (bytes > most) {

@@ -12,6 +12,7 @@ import mien.client.model.Cut;
 import mien.client.model.ModelSpec;
 import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
+import mien.client.model.Parameters;
 import mien.client.wire.Bytes;
 
 /**
@@ -32,8 +33,8 @@ public final class GraphRuntime {
     }
 
     /** Returns embeddings of aligned crops, each at length 1; throws NON_FINITE for one that is not finite. */
-    public float[][] embed(float[] theta, byte[][] crops) {
-        float[][] rows = features(theta, crops);
+    public float[][] embed(Parameters parameters, byte[][] crops) {
+        float[][] rows = features(parameters, crops);
         for (float[] row : rows) {
             normalise(row);
         }
@@ -41,13 +42,13 @@ public final class GraphRuntime {
     }
 
     /** Returns embeddings as {@link #embed}, but as the network gives them, not normalised. */
-    public float[][] features(float[] theta, byte[][] crops) {
+    public float[][] features(Parameters given, byte[][] crops) {
         Cut cut = new Cut(spec.layout.part(spec.trainable));
         if (!engine.holds("trunk", cut.stage)) {
             cut = new Cut(spec.layout.part(Arrays.asList("*")));
         }
-        Map<String, Tensor> parameters = parameters(theta);
-        float[] all = new Images(engine, cut, parameters, spec.input, crops).embedAll(parameters).values;
+        Map<String, Tensor> parameters = tensors(given);
+        float[] all = new Images(engine, cut, parameters, spec.input, crops).embedAll(parameters).values();
         if (!Bytes.isFinite(all)) {
             throw new MienException(
                     ErrorCode.NON_FINITE, "the model gave an embedding that is NaN or infinite; fetch the model again");
@@ -71,13 +72,13 @@ public final class GraphRuntime {
     }
 
     /**
-     * Returns what SGD makes of a part and the objective's private tensors, starting from {@code theta}.
+     * Returns what SGD makes of a part and the objective's private tensors, beginning at {@code start}.
      *
      * <p>{@code shouldStop} is asked before every step: LATE where it says so. Throws NON_FINITE when the loss or a
      * parameter stops being finite, NOT_FOUND where no graph trains that part and objective.
      */
     public Trained train(
-            float[] theta,
+            Parameters start,
             ParameterPart part,
             byte[][] crops,
             Objective objective,
@@ -87,8 +88,8 @@ public final class GraphRuntime {
         if (crops.length == 0) {
             throw new MienException(ErrorCode.CONFIG, "there are no images to train on; enrol first");
         }
-        Map<String, Tensor> parameters = parameters(theta);
-        Job job = new Job(theta, part, parameters, objective, local);
+        Map<String, Tensor> parameters = tensors(start);
+        Job job = new Job(start, part, parameters, objective, local);
         Images images = new Images(engine, job.cut, parameters, spec.input, crops);
         double lossBefore = job.evaluate(images);
         int numSteps = 0;
@@ -106,12 +107,13 @@ public final class GraphRuntime {
         return new Trained(job.values, job.privateTensors, lossBefore, lossAfter, numSteps);
     }
 
-    private Map<String, Tensor> parameters(float[] theta) {
-        Map<String, Tensor> parameters = new HashMap<>();
+    /** Returns the parameters as graphs take them; nothing is copied. */
+    private Map<String, Tensor> tensors(Parameters parameters) {
+        Map<String, Tensor> tensors = new HashMap<>();
         for (ParameterLayout.Entry entry : spec.layout.entries.values()) {
-            parameters.put("parameter." + entry.name, new Tensor(spec.layout.tensor(theta, entry.name), entry.shape));
+            tensors.put("parameter." + entry.name, new Tensor(parameters.tensor(entry.name), entry.shape));
         }
-        return parameters;
+        return tensors;
     }
 
     /** One device's local training: the part's values, the private tensors, and the momentum of both. */
@@ -119,6 +121,7 @@ public final class GraphRuntime {
         final Cut cut;
         float[] values;
         Map<String, Tensor> privateTensors;
+        private final Parameters start;
         private final ParameterPart part;
         private final Map<String, Tensor> parameters;
         private final Objective objective;
@@ -129,22 +132,23 @@ public final class GraphRuntime {
         private Tensor velocity;
 
         Job(
-                float[] theta,
+                Parameters start,
                 ParameterPart part,
                 Map<String, Tensor> parameters,
                 Objective objective,
                 LocalSpec local) {
+            this.start = start;
             this.part = part;
             this.parameters = parameters;
             this.objective = objective;
             this.local = local;
             cut = new Cut(part);
-            values = part.gather(theta);
+            values = start.gather(part);
             received = values;
             velocity = Tensor.vector(new float[part.size]);
             privateTensors = new LinkedHashMap<>(objective.privateTensors);
             for (Map.Entry<String, Tensor> each : privateTensors.entrySet()) {
-                Tensor zeros = new Tensor(new float[each.getValue().values.length], each.getValue().shape);
+                Tensor zeros = new Tensor(new float[each.getValue().values().length], each.getValue().shape);
                 privateVelocity.put(each.getKey(), zeros);
                 boolean isUnit = objective.unitNorm.contains(each.getKey());
                 fixed.put("unit_norm." + each.getKey(), Tensor.number(isUnit ? 1 : 0));
@@ -176,10 +180,10 @@ public final class GraphRuntime {
                 feed.put("private_momentum", Tensor.number(1));
             }
             Map<String, Tensor> out = engine.run("train", cut.stage, part.names, objective.form, feed);
-            if (!Bytes.isFinite(out.get("loss").values)) {
+            if (!Bytes.isFinite(out.get("loss").values())) {
                 throw new MienException(ErrorCode.NON_FINITE, "the training loss is NaN or infinite; leave the round");
             }
-            values = out.get("trained_out").values;
+            values = out.get("trained_out").values();
             velocity = out.get("velocity_out");
             for (String name : privateVelocity.keySet()) {
                 privateTensors.put(name, out.get("private_out." + name));
@@ -193,16 +197,16 @@ public final class GraphRuntime {
             if (local.privateWeightDecay == 0) {
                 return velocity;
             }
-            float[] moved = new float[velocity.values.length];
-            float[] now = privateTensors.get(name).values;
+            float[] last = velocity.values();
+            float[] now = privateTensors.get(name).values();
+            float[] moved = new float[last.length];
             for (int i = 0; i < moved.length; i++) {
-                moved[i] = (float) local.privateMomentum * velocity.values[i]
-                        + (float) local.privateWeightDecay * now[i];
+                moved[i] = (float) local.privateMomentum * last[i] + (float) local.privateWeightDecay * now[i];
             }
             return new Tensor(moved, velocity.shape);
         }
 
-        /** Returns what a step adds to the gradient: mu (theta - theta received). */
+        /** Returns what a step adds to the gradient: mu (values - values received). */
         private Tensor correction() {
             float[] added = new float[objective.proximal == 0 ? 1 : values.length];
             for (int i = 0; objective.proximal != 0 && i < added.length; i++) {
@@ -213,20 +217,14 @@ public final class GraphRuntime {
 
         /** Returns the loss over all crops as they are. */
         double evaluate(Images images) {
-            Map<String, Tensor> now = new HashMap<>(parameters);
-            int at = 0;
-            for (String name : part.names) {
-                ParameterLayout.Entry entry = part.layout.entries.get(name);
-                now.put("parameter." + name, new Tensor(Arrays.copyOfRange(values, at, at + entry.size), entry.shape));
-                at += entry.size;
-            }
+            Map<String, Tensor> now = values == received ? parameters : tensors(start.with(part, values));
             int[] all = new int[images.size()];
             for (int i = 0; i < all.length; i++) {
                 all[i] = i;
             }
             Map<String, Tensor> feed = feed(all);
             feed.put("embeddings", images.embedAll(now));
-            return engine.run("loss", "", NO_PART, objective.form, feed).get("loss").values[0];
+            return engine.run("loss", "", NO_PART, objective.form, feed).get("loss").values()[0];
         }
 
         /** Returns what every graph of this training takes, with the batch's rows; weights are 1 where none are given. */
@@ -246,10 +244,11 @@ public final class GraphRuntime {
         }
 
         private Tensor rows(Tensor all, int[] indices) {
-            int width = all.values.length / (int) all.shape[0];
+            float[] values = all.values();
+            int width = values.length / (int) all.shape[0];
             float[] some = new float[width * indices.length];
             for (int i = 0; i < indices.length; i++) {
-                System.arraycopy(all.values, indices[i] * width, some, i * width, width);
+                System.arraycopy(values, indices[i] * width, some, i * width, width);
             }
             long[] shape = all.shape.clone();
             shape[0] = indices.length;

@@ -40,11 +40,11 @@ final class Images {
         for (int i = 0; i < indices.length; i++) {
             Tensor one = feature(indices[i], mirrored[i]);
             if (i == 0) {
-                joined = new float[indices.length * one.values.length];
+                joined = new float[indices.length * one.values().length];
                 shape = one.shape.clone();
                 shape[0] = indices.length;
             }
-            System.arraycopy(one.values, 0, joined, i * one.values.length, one.values.length);
+            System.arraycopy(one.values(), 0, joined, i * one.values().length, one.values().length);
         }
         return new Tensor(joined, shape);
     }
@@ -85,7 +85,7 @@ final class Images {
             float[] some =
                     engine.run(kind, isWhole ? "" : cut.stage, Arrays.<String>asList(), "", feed)
                             .get("embeddings")
-                            .values;
+                            .values();
             System.arraycopy(some, 0, all, start * input.dim, some.length);
         }
         return new Tensor(all, crops.length, input.dim);

@@ -5,7 +5,6 @@ import ai.onnxruntime.OnnxValue;
 import ai.onnxruntime.OrtEnvironment;
 import ai.onnxruntime.OrtException;
 import ai.onnxruntime.OrtSession;
-import java.nio.FloatBuffer;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -43,7 +42,8 @@ public final class OrtEngine implements Engine {
                     throw new MienException(
                             ErrorCode.CONFIG, "the graph wants " + name + ", which this program does not give; upgrade it");
                 }
-                inputs.put(name, OnnxTensor.createTensor(environment, FloatBuffer.wrap(given.values), given.shape));
+                // In place where its memory is direct or mapped; ONNX Runtime copies what is on the heap.
+                inputs.put(name, OnnxTensor.createTensor(environment, given.numbers.duplicate(), given.shape));
             }
             try (OrtSession.Result result = session.run(inputs)) {
                 return copied(result);
@@ -64,10 +64,7 @@ public final class OrtEngine implements Engine {
         Map<String, Tensor> outputs = new HashMap<>();
         for (Map.Entry<String, OnnxValue> each : result) {
             OnnxTensor tensor = (OnnxTensor) each.getValue();
-            FloatBuffer buffer = tensor.getFloatBuffer();
-            float[] values = new float[buffer.remaining()];
-            buffer.get(values);
-            outputs.put(each.getKey(), new Tensor(values, tensor.getInfo().getShape()));
+            outputs.put(each.getKey(), new Tensor(tensor.getFloatBuffer(), tensor.getInfo().getShape()));
         }
         return outputs;
     }

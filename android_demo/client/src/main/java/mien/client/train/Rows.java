@@ -35,9 +35,9 @@ public final class Rows {
     public static float[][] rows(Tensor tensor, int width) {
         boolean fits =
                 tensor != null && tensor.shape.length > 0 && tensor.shape[tensor.shape.length - 1] == width;
-        float[][] rows = new float[fits ? tensor.values.length / width : 0][width];
+        float[][] rows = new float[fits ? tensor.values().length / width : 0][width];
         for (int i = 0; i < rows.length; i++) {
-            System.arraycopy(tensor.values, i * width, rows[i], 0, width);
+            System.arraycopy(tensor.values(), i * width, rows[i], 0, width);
         }
         return rows;
     }

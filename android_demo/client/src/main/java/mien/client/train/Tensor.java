@@ -1,13 +1,29 @@
 package mien.client.train;
 
-/** Numbers with a shape. */
+import java.nio.FloatBuffer;
+
+/** Numbers with a shape, on Java's heap or where an engine takes them without copying. */
 public final class Tensor {
-    public final float[] values;
+    final FloatBuffer numbers;
     public final long[] shape;
 
     public Tensor(float[] values, long... shape) {
-        this.values = values;
+        this(FloatBuffer.wrap(values), shape);
+    }
+
+    Tensor(FloatBuffer numbers, long... shape) {
+        this.numbers = numbers;
         this.shape = shape;
+    }
+
+    /** Returns the numbers; those that are not on the heap are copied there. */
+    public float[] values() {
+        if (numbers.hasArray() && numbers.array().length == numbers.remaining()) {
+            return numbers.array();
+        }
+        float[] copy = new float[numbers.remaining()];
+        numbers.duplicate().get(copy);
+        return copy;
     }
 
     static Tensor number(double value) {

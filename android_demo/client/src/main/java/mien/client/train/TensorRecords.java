@@ -20,7 +20,7 @@ public final class TensorRecords {
             for (long dimension : each.getValue().shape) {
                 out.writeLong(dimension);
             }
-            Records.write(out, Bytes.littleEndian(each.getValue().values));
+            Records.write(out, Bytes.littleEndian(each.getValue().values()));
         }
     }
 

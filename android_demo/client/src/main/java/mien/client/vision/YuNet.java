@@ -118,11 +118,11 @@ public final class YuNet implements FaceFinder {
 
     private static float[] output(Map<String, Tensor> outputs, String name, int size) {
         Tensor output = outputs.get(name);
-        if (output == null || output.values.length != size) {
+        if (output == null || output.values().length != size) {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the face detector gives other numbers than it should; install it again");
         }
-        return output.values;
+        return output.values();
     }
 
     private static float share(float value) {

@@ -50,6 +50,12 @@ public final class Bytes {
         }
     }
 
+    public static byte[] sha256(ByteBuffer data) {
+        MessageDigest digest = sha256();
+        digest.update(data.duplicate());
+        return digest.digest();
+    }
+
     public static byte[] sha256(byte[]... parts) {
         MessageDigest digest = sha256();
         for (byte[] part : parts) {

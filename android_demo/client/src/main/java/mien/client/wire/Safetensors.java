@@ -2,7 +2,6 @@ package mien.client.wire;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
-import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -15,16 +14,28 @@ public final class Safetensors {
     private static final String METADATA = "__metadata__";
     private static final int HEAD = 8;
 
-    /** One tensor: type word, shape, bytes. */
+    /** One tensor: type word, shape, and its bytes where they lie in the blob. */
     public static final class Tensor {
         public final String type;
         public final long[] shape;
-        public final byte[] data;
+        public final ByteBuffer data;
 
-        Tensor(String type, long[] shape, byte[] data) {
+        Tensor(String type, long[] shape, ByteBuffer data) {
             this.type = type;
             this.shape = shape;
             this.data = data;
+        }
+
+        /** Returns the numbers of a tensor of type F32. */
+        public float[] floats() {
+            float[] values = new float[data.remaining() / 4];
+            numbers().asFloatBuffer().get(values);
+            return values;
+        }
+
+        /** Returns the bytes from their beginning, in their order. */
+        public ByteBuffer numbers() {
+            return data.duplicate().order(ByteOrder.LITTLE_ENDIAN);
         }
     }
 
@@ -37,16 +48,24 @@ public final class Safetensors {
 
     /** Returns the tensors of a blob; throws CORRUPT_DATA naming {@code what}. */
     public static Safetensors parse(byte[] data, String what) {
+        return parse(ByteBuffer.wrap(data), what);
+    }
+
+    /** Returns the tensors of a blob as {@link #parse(byte[], String)}; of a mapped file nothing but the header is copied. */
+    public static Safetensors parse(ByteBuffer blob, String what) {
         Safetensors parsed = new Safetensors(what);
-        if (data.length == 0) {
+        ByteBuffer data = blob.slice().order(ByteOrder.LITTLE_ENDIAN);
+        if (data.limit() == 0) {
             return parsed;
         }
-        long length = data.length < HEAD ? -1 : ByteBuffer.wrap(data).order(ByteOrder.LITTLE_ENDIAN).getLong();
-        if (length < 2 || length > data.length - HEAD) {
+        long length = data.limit() < HEAD ? -1 : data.getLong();
+        if (length < 2 || length > data.limit() - HEAD) {
             throw parsed.damaged();
         }
         int start = HEAD + (int) length;
-        Map<?, ?> header = header(Arrays.copyOfRange(data, HEAD, start), what);
+        byte[] json = new byte[(int) length];
+        data.get(json);
+        Map<?, ?> header = header(json, what);
         for (Map.Entry<?, ?> each : header.entrySet()) {
             if (!METADATA.equals(each.getKey())) {
                 Fields fields = Fields.of(each.getValue(), what);
@@ -64,7 +83,7 @@ public final class Safetensors {
         return (Map<?, ?>) value;
     }
 
-    private Tensor tensor(Fields fields, byte[] data, int start) {
+    private Tensor tensor(Fields fields, ByteBuffer data, int start) {
         List<?> offsets = fields.list("data_offsets");
         List<?> dimensions = fields.list("shape");
         String type = fields.text("dtype");
@@ -73,17 +92,19 @@ public final class Safetensors {
         for (int i = 0; i < shape.length; i++) {
             shape[i] = dimensions.get(i) instanceof Long ? (Long) dimensions.get(i) : -1;
             elements *= shape[i];
-            if (shape[i] < 0 || elements > data.length) {
+            if (shape[i] < 0 || elements > data.limit()) {
                 throw damaged();
             }
         }
         boolean numbers = offsets.size() == 2 && offsets.get(0) instanceof Long && offsets.get(1) instanceof Long;
         long begin = numbers ? (Long) offsets.get(0) : -1;
         long end = numbers ? (Long) offsets.get(1) : -1;
-        if (begin < 0 || end < begin || end > data.length - start || end - begin != elements * width(type)) {
+        if (begin < 0 || end < begin || end > data.limit() - start || end - begin != elements * width(type)) {
             throw damaged();
         }
-        return new Tensor(type, shape, Arrays.copyOfRange(data, start + (int) begin, start + (int) end));
+        ByteBuffer own = data.duplicate();
+        own.limit(start + (int) end).position(start + (int) begin);
+        return new Tensor(type, shape, own.slice());
     }
 
     private int width(String type) {

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
+import java.nio.ByteBuffer;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -26,14 +27,14 @@ public class LayoutsTest {
     public void layoutsAndParts() throws Exception {
         Vectors file = Vectors.load("golden/client/layouts.json");
         ModelSpec spec = ModelSpec.parse(Bytes.utf8(file.at("spec_json").text()));
-        float[] theta = file.at("theta").floats();
+        Parameters parameters = new Parameters(spec.layout, ByteBuffer.wrap(file.at("theta").bytes()));
         assertEquals(file.at("layout_sha256").text(), spec.layout.sha256);
-        assertEquals(file.at("model_id").text(), spec.layout.modelId(theta));
+        assertEquals(file.at("model_id").text(), parameters.modelId());
         for (int i = 0; i < file.at("parts").size(); i++) {
             Vectors given = file.at("parts").at(i);
             ParameterPart part = spec.layout.part(texts(given.at("patterns")));
             assertEquals(given.at("names").raw(), part.names);
-            assertArrayEquals(given.at("values").bytes(), Bytes.littleEndian(part.gather(theta)));
+            assertArrayEquals(given.at("values").bytes(), Bytes.littleEndian(parameters.gather(part)));
             ContributionLayout contribution = new ContributionLayout(part);
             assertEquals(given.at("contribution_sha256").text(), contribution.sha256);
             assertEquals(given.at("contribution_size").number(), contribution.size);

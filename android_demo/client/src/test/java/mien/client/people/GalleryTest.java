@@ -102,7 +102,7 @@ public class GalleryTest {
         for (int person : new int[] {ada, bo}) {
             gallery.putState("task", TrainingState.of(state, Collections.singletonList(person), NO_ROWS));
         }
-        assertArrayEquals(new float[] {1, 2}, kept(ada).get("class_embedding").values, 0);
+        assertArrayEquals(new float[] {1, 2}, kept(ada).get("class_embedding").values(), 0);
         gallery.setConsent(ada, false, 2000);
         assertFalse(gallery.stillTrains(ada));
         assertTrue(kept(ada).isEmpty());
@@ -136,12 +136,12 @@ public class GalleryTest {
         TrainingState kept = gallery.state(Arrays.asList(ada, bo, cy), "task");
         List<Integer> order = kept.order(Arrays.asList(ada, bo, cy));
         assertEquals("who has rows keeps their place", Arrays.asList(cy, ada, bo), order);
-        assertArrayEquals(new float[] {3, 4, 1, 2}, kept.forRound(order, rows).get("rows").values, 0);
-        assertArrayEquals(new float[] {9}, kept.forRound(order, rows).get("public").values, 0);
+        assertArrayEquals(new float[] {3, 4, 1, 2}, kept.forRound(order, rows).get("rows").values(), 0);
+        assertArrayEquals(new float[] {9}, kept.forRound(order, rows).get("public").values(), 0);
 
         List<Integer> alone = kept.order(Arrays.asList(ada, bo));
         assertEquals(Arrays.asList(ada, bo), alone);
-        assertArrayEquals(new float[] {1, 2}, kept.forRound(alone, rows).get("rows").values, 0);
+        assertArrayEquals(new float[] {1, 2}, kept.forRound(alone, rows).get("rows").values(), 0);
         assertFalse("of all together, and one is missing", kept.forRound(alone, rows).containsKey("public"));
 
         gallery.setConsent(cy, false, 1);

@@ -63,7 +63,7 @@ public class RecogniserTest {
     public void whatEntersIsComparedWithWhoIsThere() {
         Vectors stored = file.at("stored");
         Gallery gallery = gallery(stored.at("people"));
-        Recogniser recogniser = new Recogniser(new Model(modelId, spec(stored), new float[0], null), null, gallery);
+        Recogniser recogniser = new Recogniser(new Model(modelId, spec(stored), null, null), null, gallery);
         for (int i = 0; i < stored.at("cases").size(); i++) {
             Vectors each = stored.at("cases").at(i);
             int own = each.at("own").raw() == null ? Recogniser.NOBODY : 1;
@@ -88,7 +88,7 @@ public class RecogniserTest {
     public void whoIsDamagedOrNotHereIsToldSo() {
         Vectors stored = file.at("stored");
         Gallery gallery = gallery(stored.at("people"));
-        Recogniser recogniser = new Recogniser(new Model(modelId, spec(stored), new float[0], null), null, gallery);
+        Recogniser recogniser = new Recogniser(new Model(modelId, spec(stored), null, null), null, gallery);
         float[] template = {1, 0, 0};
         Raised.by(ErrorCode.NOT_ENROLLED, "nobody of that number", () -> recogniser.checkStored(template, 99));
         new Folder(temporary.getRoot().toPath()).folder("gallery").write("person-000001", new byte[] {'?'});
@@ -101,7 +101,7 @@ public class RecogniserTest {
         Vectors models = file.at("models");
         ModelSpec none = spec(models.at(models.size() - 1));
         Recogniser recogniser = new Recogniser(
-                new Model(modelId, none, new float[0], null), null, gallery(stored.at("people")));
+                new Model(modelId, none, null, null), null, gallery(stored.at("people")));
         recogniser.checkStored(new float[] {1, 0, 0}, Recogniser.NOBODY);
     }
 

@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 
+import java.nio.ByteBuffer;
 import java.util.Collections;
 import java.util.EnumSet;
 import java.util.List;
@@ -13,6 +14,7 @@ import mien.client.Raised;
 import mien.client.Vectors;
 import mien.client.model.ModelSpec;
 import mien.client.model.ParameterPart;
+import mien.client.model.Parameters;
 import mien.client.secagg.Profile;
 import mien.client.train.Rows;
 import mien.client.train.Tensor;
@@ -76,8 +78,9 @@ public class StatisticsTest {
         int width = 2 * DIM + 1;
         ContributionLayout layout = Statistics.layout(task, adapter, width);
         assertEquals(gated.at("contribution_sha256").text(), layout.sha256);
-        float[] closed = Statistics.frozen(spec.layout, gated.at("theta").floats());
-        assertArrayEquals(gated.at("frozen").floats(), closed, 0);
+        Parameters given = new Parameters(spec.layout, ByteBuffer.wrap(gated.at("theta").bytes()));
+        Parameters closed = Statistics.frozen(spec.layout, given);
+        assertArrayEquals(gated.at("frozen").floats(), closed.gather(spec.layout.part(Collections.singletonList("*"))), 0);
         float[] all = gated.at("embedded").floats();
         float[][] features = Statistics.own(Rows.rows(new Tensor(all, all.length / width, width), width), DIM);
         byte[] sent =

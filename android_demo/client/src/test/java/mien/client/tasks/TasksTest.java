@@ -5,10 +5,13 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.EnumSet;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
+import mien.client.model.ModelSpec;
+import mien.client.model.ParameterPart;
 import mien.client.secagg.NumberFormat;
 import mien.client.secagg.Profile;
 import mien.client.wire.Bytes;
@@ -49,6 +52,25 @@ public class TasksTest {
                     new RoundRef(round.at("task_id").text(), round.at("round").word(), round.at("attempt").word());
             assertEquals(given.at("local_seed").number(), task.localSeed(given.at("device").text(), ref));
         }
+    }
+
+    @Test
+    public void trainingThatNeedsMoreMemoryThanThereIsIsRefused() throws Exception {
+        Vectors layouts = Vectors.load("golden/client/layouts.json");
+        ParameterPart part =
+                ModelSpec.parse(Bytes.utf8(layouts.at("spec_json").text())).layout.part(Collections.singletonList("*"));
+        byte[] json = Bytes.utf8(Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text());
+        TaskSpec averaged = new TaskSpec(json);
+        TaskSpec held = new TaskSpec(Bytes.utf8(Bytes.text(json).replace("\"fedavg\"", "\"fedprox\"")));
+        assertEquals("fedavg", averaged.method);
+        assertEquals("fedprox", held.method);
+        Methods.checkFits(averaged, part, 28L * part.size);
+        Methods.checkFits(held, part, 36L * part.size);
+        Raised.by(ErrorCode.CONFIG, "fedavg", () -> Methods.checkFits(averaged, part, 28L * part.size - 1));
+        Raised.by(ErrorCode.CONFIG, "fedprox", () -> Methods.checkFits(held, part, 36L * part.size - 1));
+        TaskSpec summed =
+                new TaskSpec(Bytes.utf8(Vectors.load("golden/client/statistics.json").at("phones").at(0).at("json").text()));
+        Methods.checkFits(summed, part, 1);
     }
 
     @Test

@@ -85,10 +85,10 @@ public class FinderTest {
         said.says(0, 1, 1, 0, 0, 0, 0, 0, 0);
         Frame frame = Drawings.pattern(40, 40);
         finder.find(frame);
-        assertEquals(frame.at(3, 5, 2), said.input.values[5 * 64 + 3], 0);
-        assertEquals(frame.at(3, 5, 0), said.input.values[2 * 64 * 64 + 5 * 64 + 3], 0);
-        assertEquals(0, said.input.values[5 * 64 + 40], 0);
-        assertEquals(0, said.input.values[40 * 64], 0);
+        assertEquals(frame.at(3, 5, 2), said.input.values()[5 * 64 + 3], 0);
+        assertEquals(frame.at(3, 5, 0), said.input.values()[2 * 64 * 64 + 5 * 64 + 3], 0);
+        assertEquals(0, said.input.values()[5 * 64 + 40], 0);
+        assertEquals(0, said.input.values()[40 * 64], 0);
     }
 
     @Test
