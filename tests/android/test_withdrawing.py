@@ -116,7 +116,7 @@ def counted(story: Story, task_id: str) -> list[int]:
     return [report.num_reports for report in reports if report.model_id]
 
 
-@pytest.mark.parametrize("at", ["training", "trained", "reported", "keys"])
+@pytest.mark.parametrize("at", ["training", "trained", "reported", "keys", "shares"])
 def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
@@ -136,7 +136,11 @@ def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
         else:
             assert (outcome["kind"], outcome["code"]) == ("NOT_COUNTED", "late")
             assert phone.do("status")["pending"] == ""
-        if at == "keys":  # of four none may be lost once keys are out: the round is tried again, and it takes part
+        if at in (
+            "keys",
+            "shares",
+            "upload",
+        ):  # of four none may be lost once keys are out: the round is tried again, and it takes part
             assert {each.result()["kind"] for each in told} == {"NOT_COUNTED"}
             told = [pool.submit(take_part, other) for other in others]
             again = take_part(phone)
