@@ -116,7 +116,7 @@ def counted(story: Story, task_id: str) -> list[int]:
     return [report.num_reports for report in reports if report.model_id]
 
 
-@pytest.mark.parametrize("at", ["training", "trained", "reported", "keys", "shares"])
+@pytest.mark.parametrize("at", ["training", "trained", "reported", "keys", "shares", "upload"])
 def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
