@@ -75,7 +75,10 @@ public final class Training implements Listener {
         return System.currentTimeMillis() >= phone.choices.nextTryMs() && start(PhoneConditions.byNight(context), false, ended);
     }
 
-    /** Takes part now, in one round; then says so on the main thread. Returns whether it begins. */
+    /**
+     * Takes part now, in one round; then says so on the main thread. Returns whether it begins. The time that the coordinator
+     * named holds here too: a near one is waited for, for a later one nothing is asked.
+     */
     boolean startNow(Context context, Runnable ended) {
         return start(PhoneConditions.now(context), true, ended);
     }
@@ -124,7 +127,8 @@ public final class Training implements Listener {
             takePart(allowed, once);
         } catch (MienException error) {
             // The client's journal has it, where the screen finds it; the next time tries again.
-            phone.choices.tryAgainAt(System.currentTimeMillis() + error.retryAfterMs());
+            long nextMs = System.currentTimeMillis() + error.retryAfterMs();
+            phone.choices.tryAgainAt(Math.max(nextMs, phone.choices.nextTryMs())); // stopped while it waits for that time, say
         } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
             phone.choices.tryAgainAt(System.currentTimeMillis() + FAILED_PAUSE_MS);
             phone.device.journal.note(Work.unforeseen(error), System.currentTimeMillis());
@@ -140,6 +144,9 @@ public final class Training implements Listener {
     }
 
     private void takePart(PhoneConditions allowed, boolean once) {
+        if (!waits(phone.choices.nextTryMs() - System.currentTimeMillis())) {
+            return;
+        }
         while (!allowed.isStopped()) {
             Outcome outcome = phone.device.participate(phone.choices.agreement(), allowed, this);
             if (outcome.kind == Outcome.Kind.NOT_NOW || (outcome.round != null && once)) {
@@ -149,13 +156,23 @@ public final class Training implements Listener {
                 // A coordinator whose rounds are refused, one that lies say, has others at once.
                 long pauseMs = outcome.kind == Outcome.Kind.FAILED ? FAILED_PAUSE_MS : outcome.retryAfterMs;
                 phone.choices.tryAgainAt(System.currentTimeMillis() + pauseMs);
-                if (pauseMs > LONGEST_WAIT_MS) {
+                if (!waits(pauseMs)) {
                     return;
                 }
-                progress("waiting");
-                Clock.system().sleep(pauseMs);
             }
         }
+    }
+
+    /** Waits, unless that is too long; returns whether it did. */
+    private boolean waits(long pauseMs) {
+        if (pauseMs > LONGEST_WAIT_MS) {
+            return false;
+        }
+        if (pauseMs > 0) {
+            progress("waiting");
+            Clock.system().sleep(pauseMs);
+        }
+        return true;
     }
 
     @Override

@@ -359,6 +359,26 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void whoAsksForARoundWaitsForTheTimeThatTheCoordinatorNamed() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        boolean[] ended = new boolean[1];
+        phone().choices.tryAgainAt(System.currentTimeMillis() + 50 * 60_000);
+        assertTrue(phone().training.startNow(context(), () -> ended[0] = true));
+        await("so long nobody waits", () -> ended[0]);
+        assertEquals("and nothing was asked", Collections.emptyList(), phone().device.journal.entries());
+        ended[0] = false;
+        long near = System.currentTimeMillis() + 4 * 60_000;
+        phone().choices.tryAgainAt(near);
+        assertTrue(phone().training.startNow(context(), () -> ended[0] = true));
+        await("a near one is waited for", () -> phone().training.stage().equals("waiting"));
+        assertEquals(Collections.emptyList(), phone().device.journal.entries());
+        phone().training.stop();
+        await("it can be stopped", () -> ended[0]);
+        assertEquals("and the time holds still", near, phone().choices.nextTryMs());
+    }
+
+    @Test
     public void aTapThatFindsTheNightTrainingEndsItself() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         at(true, true, false);
