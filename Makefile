@@ -77,8 +77,8 @@ fuzz: $(STAMP) ## Fuzz every reader (coverage-guided) and every call, for about 
 	$(BIN)/python -m tests.attacks.fuzz.cover --seconds $(or $(SECONDS),20)
 	MIEN_FUZZ_EXAMPLES=$(or $(EXAMPLES),2000) $(BIN)/python -m pytest -q tests/attacks/fuzz/test_rpcs.py
 
-bench: $(STAMP) ## Every benchmark, quick
-	@for name in $$($(BIN)/python -m benchmarks --list); do echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick || exit 1; done
+bench: $(STAMP) ## Every benchmark, quick; results in out/benchmarks
+	$(BIN)/python -m benchmarks --run --quick $(ARGS)
 
 chaos: $(STAMP) ## More than 500 kills and every other fault, then 1,000 rounds in a row (40 minutes; ARGS="--minutes 10" for less)
 	$(BIN)/python -m benchmarks.chaos $(ARGS)

@@ -52,6 +52,9 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "quick": args.quick,
         "entries_between_looks": BETWEEN,
         "logs": [_looks(size, looks) for size in sizes],
+        "machine": _common.machine(),
+        "commit": _common.commit(),
+        "command": _common.command(),
     }
 
 

@@ -1,0 +1,287 @@
+"""Write docs/performance.md and the tables of docs/capacity.md from what the benchmarks measured, not by hand.
+
+    python -m benchmarks --run --out out/benchmarks        # on a machine that does nothing else
+    python -m scripts.write_performance_pages --results out/benchmarks
+
+The results that the pages show are kept in benchmarks/measured, one line of JSON a benchmark. Without `--results` the
+pages are written again from these.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.__main__ import names
+
+ROOT: Final = Path(__file__).resolve().parents[1]
+MEASURED: Final = ROOT / "benchmarks" / "measured"
+DOCS: Final = ROOT / "docs"
+
+FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
+    "capacity": {
+        "join_cpu_ms": "the registrar's processor time for a phone that joins, ms",
+        "renewal_cpu_ms": "... that renews its certificate, ms",
+        "look_in_cpu_ms": "the coordinator's for a phone that connects, is told to wait, and goes, ms",
+        "registrar_bytes_per_phone": "bytes in the registrar's database for a phone that joined",
+        "revocation_check_us": "a call's look at the list of revoked certificates, µs",
+    },
+    "chaos": {
+        "kills": "kills",
+        "rounds_closed": "rounds closed meanwhile",
+        "lost": "acknowledged contributions lost",
+        "wrong": "wrong sums",
+        "stuck": "rounds stuck",
+    },
+    "cli": {"help_cpu_s": "processor time of `--help`, s, the slowest of four programs"},
+    "coordinator": {
+        "ingest_ratio": "contributions of 4 MB taken in, of a bare gRPC server's speed",
+        "same_work_ratio": "... of it, a server that only hashes, encrypts and keeps them",
+        "selection_s": "selection of 1,000 phones among a million on record, s",
+    },
+    "device": {},
+    "dp": {"gaussian_draws_per_s": "discrete Gaussian draws a second", "poisson_draws_per_s": "Poisson draws a second"},
+    "group_statistics": {},
+    "hostile": {
+        "attacks_tried": "attacks tried",
+        "others_p99_ratio": "how much longer others waited (99 % quantile), worst attack",
+        "others_refused": "others refused",
+    },
+    "identify": {"fpir_1000": "false positive identifications among 1,000 people", "tpir_1000": "true ones"},
+    "lfw": {"accuracy": "accuracy on LFW", "ratio_to_reference": "... over the published one"},
+    "personal": {},
+    "phone": {
+        "verify_cpu_s": "`mien-device verify`, s of processor time",
+        "verify_peak_mb": "... memory, MB",
+        "enroll_peak_mb": "`enroll`, memory, MB",
+        "participate_cpu_s": "a round of summed statistics, s of processor time",
+        "participate_peak_mb": "... memory, MB",
+        "home_mb": "the phone's folder afterwards, MB",
+    },
+    "phone_round": {
+        "server_cpu_ms_per_phone": "the coordinator's processor time a phone and round at 66 KB, ms",
+        "phones": "phones in the round",
+        "bytes_per_phone": "bytes a phone, both ways",
+        "messages_per_phone": "messages a phone, both ways",
+        "p99_control_ms": "another phone's call meanwhile, 99 % quantile, ms",
+        "peak_mb": "the coordinator's memory, MB",
+    },
+    "round_log": {},
+    "search": {
+        "search_ms": "a search among 100,000 templates, ms",
+        "search_over_numpy": "... over exact numpy's time",
+    },
+    "secagg": {
+        "server_unmask_s": "unmasking 10⁶ numbers of 100 phones, 10 lost, s of processor time",
+        "server_over_prg_bound": "... over AES alone",
+        "device_mask_over_prg": "masking on a phone, over AES alone",
+        "bytes_per_parameter": "bytes a number",
+    },
+    "simulation": {
+        "pfl_ratio_1_step": "a client's time over pfl-research's, 10⁶ numbers, one step",
+        "pfl_ratio_5_steps": "... five steps",
+        "pfl_ratio_20_steps": "... twenty steps",
+    },
+    "soak": {
+        "rounds": "rounds in a row",
+        "rss_growth_mb_per_1000": "growth of memory in 1,000 rounds, MB",
+        "fd_growth_per_1000": "... of open files",
+    },
+    "statistics": {
+        "phones": "virtual phones",
+        "phone_sent_bytes": "bytes that a phone sends, all stages",
+        "server_step_ms": "the server's step for a cohort, ms",
+    },
+    "stores": {"read_ratio": "crops from a mapped data set, over PNG files' speed"},
+}
+"""What the page shows of each benchmark: keys of its result, in words. Aims are shown by themselves."""
+
+FLEETS: Final = (10**4, 10**6, 10**8)
+DAY_S: Final = 86400.0
+WEEK_S: Final = 7 * DAY_S
+# What docs/capacity.md says that it assumes.
+CERTIFICATE_DAYS: Final = 7.0
+LONGER_DAYS: Final = 30.0
+RENEWED_AT: Final = 2 / 3
+REMEMBERED_DAYS: Final = 31.0
+LISTED_DAYS: Final = 91.0
+LOST_A_YEAR: Final = 0.02
+LOOK_EVERY_S: Final = 600.0
+LOOKS_PER_S: Final = 50.0
+MODEL_BYTES: Final = 38.6e6
+ADAPTER_BYTES: Final = 66_048.0
+
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def main() -> None:
+    """Write both pages, from newly measured results where a folder of them is named."""
+    parser = argparse.ArgumentParser(prog="python -m scripts.write_performance_pages", description=__doc__)
+    parser.add_argument("--results", type=Path, help="folder of NAME.json, as `python -m benchmarks --run` makes it")
+    args = parser.parse_args()
+    if args.results is not None:
+        MEASURED.mkdir(exist_ok=True)
+        for path in sorted(args.results.glob("*.json")):
+            shutil.copy(path, MEASURED / path.name)
+    results, page = measured(), DOCS / "capacity.md"
+    (DOCS / "performance.md").write_text(performance(results), encoding="utf-8")
+    page.write_text(capacity(page.read_text(encoding="utf-8"), results), encoding="utf-8")
+
+
+def measured() -> dict[str, Mapping[str, Any]]:
+    """Return the kept results by benchmark."""
+    return {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(MEASURED.glob("*.json"))}
+
+
+def performance(results: Results) -> str:
+    """Return the page of all benchmarks."""
+    parts = [
+        """# Performance
+
+What the benchmarks measured, written by `python -m scripts.write_performance_pages` from their results in
+`benchmarks/measured`. A command gives its table again. Speed is a ratio to a reference in the same run; a figure
+without one is of that machine alone. What a fleet of some size costs is in [capacity](capacity.md).
+""",
+        *(_section(name, results[name]) for name in names() if name in results),
+    ]
+    if missing := [name for name in names() if name not in results]:
+        parts.append(f"Not in this page: {', '.join(f'`{name}`' for name in missing)}.\n")
+    return "\n".join(parts)
+
+
+def _section(name: str, result: Mapping[str, Any]) -> str:
+    words, aims = FIGURES[name], result.get("aims", {})
+    shown = {**words, **{key: f"`{key}`" for key in aims if key not in words}}
+    rows = [
+        f"| {word} | {number(result[key])} | {number(aims[key]) if key in aims else ''} |"
+        for key, word in shown.items()
+        if key in result
+    ]
+    lines = [
+        f"## {name}",
+        "",
+        summary(name),
+        "",
+        f"`{result['command']}`, {result['machine']}, {result['commit'][:12]}.",
+    ]
+    if isinstance(result.get("reference"), str):
+        lines.append(f"Reference: {result['reference']}.")
+    if rows:
+        lines += ["", "| | measured | aim |", "|---|---|---|", *rows]
+    return "\n".join([*lines, ""])
+
+
+def summary(name: str) -> str:
+    """Return the first paragraph of a benchmark's docstring, without loading what it measures."""
+    source = (ROOT / "benchmarks" / f"{name}.py").read_text(encoding="utf-8")
+    return re.split(r'\n\n|"""', source.removeprefix('"""'))[0].replace("\n", " ")
+
+
+def number(value: object) -> str:
+    """Return a figure as people read it: three digits that count, thousands apart."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def capacity(page: str, results: Results) -> str:
+    """Return the page with its tables as the results make them; raises SystemExit for a page that lacks one."""
+    for heading, table in {"## A phone": _phone(results), "## A fleet": _fleets(results)}.items():
+        before, found, after = page.partition(f"\n{heading}\n")
+        old = re.search(r"^\|.*\n(?:\|.*\n)+", after, flags=re.MULTILINE)
+        if not found or old is None:
+            raise SystemExit(f"capacity.md has no table under {heading}")
+        page = before + found + after[: old.start()] + table + after[old.end() :]
+    return page
+
+
+def _phone(results: Results) -> str:
+    known, masked = results["capacity"], results["phone_round"]
+    entry = known["renewal_entry_bytes"]
+    rows = {
+        "joining, the registrar's processor time": f"{number(known['join_cpu_ms'])} ms",
+        "renewing its certificate": f"{number(known['renewal_cpu_ms'])} ms",
+        "connecting, asking for work and being told to wait": f"{number(known['look_in_cpu_ms'])} ms",
+        f"a masked round of {number(masked['phones'])} phones at 66 KB, from connecting to the sum": (
+            f"{number(masked['server_cpu_ms_per_phone'])} ms, {size(masked['bytes_per_phone'])}"
+        ),
+        "the coordinator's memory in that round": f"{number(masked['peak_mb'] / masked['phones'])} MB",
+        "on the registrar's disk, having joined": f"{number(known['registrar_bytes_per_phone'])} bytes",
+        "... for each certificate more": f"{number(known['registrar_bytes_per_renewal'] - entry)} bytes",
+        "... and its entry in the audit log, for ever": f"{number(entry)} bytes",
+        "on the coordinator's disk": f"{number(known['coordinator_bytes_per_phone'])} bytes",
+        "... for each round that it was in, for ever": f"{number(masked['kept_bytes_per_phone'])} bytes",
+        "a certificate on the revocation list": f"{number(known['list_bytes_per_revoked'])} bytes",
+    }
+    return "".join(["| | |\n|---|---|\n", *(f"| {word} | {value} |\n" for word, value in rows.items())])
+
+
+def _fleets(results: Results) -> str:
+    known, masked = results["capacity"], results["phone_round"]
+    entry = known["renewal_entry_bytes"]
+    certificate = known["registrar_bytes_per_renewal"] - entry
+    kept = (CERTIFICATE_DAYS + REMEMBERED_DAYS) / (CERTIFICATE_DAYS * RENEWED_AT)
+    device = known["registrar_bytes_per_phone"] - certificate - entry + kept * certificate
+    listed = LOST_A_YEAR * LISTED_DAYS / 365 * (CERTIFICATE_DAYS + 1) / (CERTIFICATE_DAYS * RENEWED_AT)
+    once = known["coordinator_bytes_per_phone"] + masked["kept_bytes_per_phone"]
+
+    def looks(fleet: int) -> float:
+        return min(fleet / LOOK_EVERY_S, LOOKS_PER_S)
+
+    rows: dict[str, Callable[[int], str]] = {
+        "joining within a month, cores": lambda n: digits(n / (30 * DAY_S) * known["join_cpu_ms"] / 1000),
+        "renewing certificates, cores": lambda n: digits(
+            n * renewals(CERTIFICATE_DAYS) * known["renewal_cpu_ms"] / 1000
+        ),
+        "looking in for work, cores": lambda n: digits(looks(n) * known["look_in_cpu_ms"] / 1000),
+        "... a phone looks in every": lambda n: f"{digits(n / looks(n) / 60)} min",
+        "everybody's statistics within a week, cores": (
+            lambda n: digits(n / WEEK_S * masked["server_cpu_ms_per_phone"] / 1000)
+        ),
+        "... traffic": lambda n: traffic(n * masked["bytes_per_phone"]),
+        "the first model to everybody within a week": lambda n: traffic(n * MODEL_BYTES),
+        "a later one, an adapter, within a week": lambda n: traffic(n * ADAPTER_BYTES),
+        "registrar's devices and certificates": lambda n: size(n * device),
+        "... its audit log, a year": lambda n: size(n * renewals(CERTIFICATE_DAYS) * 365 * DAY_S * entry),
+        "... with certificates of 30 days": lambda n: size(n * renewals(LONGER_DAYS) * 365 * DAY_S * entry),
+        "coordinator's database, each phone in one sum": lambda n: size(n * once),
+        "certificates on the revocation list": lambda n: digits(n * listed),
+        "... which a phone of a round downloads": lambda n: size(n * listed * known["list_bytes_per_revoked"]),
+    }
+    head = f"| | {' | '.join(f'{fleet:,} phones' for fleet in FLEETS)} |\n{'|---' * (len(FLEETS) + 1)}|\n"
+    return head + "".join(f"| {word} | {' | '.join(map(told, FLEETS))} |\n" for word, told in rows.items())
+
+
+def renewals(certificate_days: float) -> float:
+    """Return how many renewals a second one phone makes."""
+    return 1 / (certificate_days * RENEWED_AT * DAY_S)
+
+
+def digits(value: float) -> str:
+    """Return a figure with two digits that count."""
+    if 0 < value < 0.001:
+        return "under 0.001"
+    return number(float(f"{value:.2g}"))
+
+
+def size(number_of_bytes: float) -> str:
+    """Return so many bytes in words."""
+    unit, one = next((word, each) for word, each in _UNITS.items() if number_of_bytes >= each or word == "KB")
+    return f"{digits(number_of_bytes / one)} {unit}"
+
+
+def traffic(number_of_bytes: float) -> str:
+    """Return what goes over the network in a week, and how fast that is on average."""
+    return f"{size(number_of_bytes)}, {digits(number_of_bytes * 8 / WEEK_S / 1e6)} Mbit/s"
+
+
+_UNITS: Final = {"PB": 1e15, "TB": 1e12, "GB": 1e9, "MB": 1e6, "KB": 1e3}
+
+
+if __name__ == "__main__":
+    main()
