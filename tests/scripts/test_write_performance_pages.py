@@ -1,0 +1,49 @@
+"""The pages of what was measured are what the kept results say, and nobody typed a figure."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.__main__ import names
+from scripts.write_performance_pages import (
+    DOCS,
+    FIGURES,
+    capacity,
+    digits,
+    measured,
+    number,
+    performance,
+    size,
+    summary,
+)
+
+
+def test_the_pages_are_of_the_kept_results() -> None:
+    results, page = measured(), (DOCS / "capacity.md").read_text(encoding="utf-8")
+    assert performance(results) == (DOCS / "performance.md").read_text(encoding="utf-8")
+    assert capacity(page, results) == page
+
+
+def test_every_benchmark_is_told_and_has_what_is_told_of_it() -> None:
+    assert sorted(FIGURES) == names()
+    for name, result in measured().items():
+        assert FIGURES[name].keys() <= result.keys(), name
+        assert {"command", "machine", "commit"} <= result.keys(), name
+
+
+def test_figures_are_read_by_people() -> None:
+    assert [number(each) for each in (1234567, 0.98765, 12.0, "1 to 2", True)] == [
+        "1,234,567",
+        "0.988",
+        "12",
+        "1 to 2",
+        "True",
+    ]
+    assert [digits(each) for each in (0.0001, 0.0, 0.1234, 1234.0)] == ["under 0.001", "0", "0.12", "1,200"]
+    assert [size(each) for each in (120, 66_000, 5.5e9, 3.9e15)] == ["0.12 KB", "66 KB", "5.5 GB", "3.9 PB"]
+    assert summary("round_log").startswith("What looking a round")
+
+
+def test_a_page_without_its_table_is_told() -> None:
+    with pytest.raises(SystemExit, match="no table under ## A phone"):
+        capacity("# Capacity\n", measured())
