@@ -42,6 +42,8 @@ With 0.06 LFW lost 0.25 points of accuracy, and phones' people 0.4 points of EER
 0.15 0.06 and 1.0, with 0.21 0.01 and 2.0 (decision record 0061). It was chosen on those very people and draws, so these
 figures say what it was chosen for, not what others will see.
 """
+_MOST_ODDS: Final = 700.0
+"""Log odds beyond which an exponential is no number of float64."""
 WORST_SHARE: Final = 0.05
 """Share of pictures taken for the other population's, by prediction, above which a gate does more harm than good."""
 
@@ -74,17 +76,54 @@ def population_of(
     return {name: found[name].astype(np.float32) for name in POPULATION}
 
 
+def seen(weight_DD: Matrix, bias_D: Floats, mean_D: Floats, covariance_DD: Matrix) -> tuple[Floats, Matrix]:
+    """Return a mean and a covariance, given in the features' own units, in the own population's coordinates."""
+    return weight_DD @ mean_D + bias_D, weight_DD @ covariance_DD @ weight_DD.T
+
+
+def discriminant(nu_D: Floats, s_DD: Matrix) -> tuple[Floats, float]:
+    """Return the weight w (D,) between N(0, I) and a population of mean nu and covariance S, and w'nu.
+
+    That is their squared distance; halfway between them w'u is half of it.
+    """
+    w_D: Floats = np.linalg.solve((np.eye(len(nu_D)) + s_DD) / 2, nu_D)
+    return w_D, float(nu_D @ w_D)
+
+
+def unmixed(nu_D: Floats, c_DD: Matrix) -> tuple[Floats, Matrix]:
+    """Return mean and covariance of the other population, of those of a mixture with N(0, I) in unknown shares.
+
+    A mixture with a share p of N(m, S) has the mean nu = p m and the covariance C = (1 - p) I + p S + (1 - p) p m m'.
+    Along nu the two are taken to be as wide as each other, so that the covariance's excess there is that of the means,
+    (1 - p) / p |nu|^2, which tells p. Eigenvalues below 0 are 0.
+    """
+    squared = float(nu_D @ nu_D)
+    if not squared > 0:
+        return nu_D, c_DD
+    excess = max(0.0, float(nu_D @ c_DD @ nu_D) / squared - 1.0)
+    share = squared / (squared + excess)
+    s_DD = (c_DD - (1 - share) * np.eye(len(nu_D)) - (1 - share) / share * np.outer(nu_D, nu_D)) / share
+    values_D, vectors_DD = np.linalg.eigh(s_DD)
+    return nu_D / share, (vectors_DD * np.maximum(values_D, 0.0)) @ vectors_DD.T
+
+
+def responsibility(odds: NDArray[np.floating[Any]], mean_D: Floats) -> float:
+    """Return the share, from 0 to 1, in which a person with this mean feature is of the other population.
+
+    `odds` (D + 1,) are a weight and a bias in the feature's units. They are linear, so the mean feature's log odds are
+    the mean over the person's pictures: more pictures of one face are no further evidence, for they are alike.
+    """
+    log_odds = float(odds[:-1].astype(np.float64) @ mean_D) + float(odds[-1])
+    return 1.0 / (1.0 + math.exp(-max(-_MOST_ODDS, min(_MOST_ODDS, log_odds))))
+
+
 def opened(weight_DD: Matrix, bias_D: Floats, mean_D: Floats, covariance_DD: Matrix, level: float) -> Vector:
     """Return the values of `GATE` for a population of this mean and covariance, in the features' own units.
 
     `weight_DD` and `bias_D` are the own population's, `level` is the new one's behind its adapter. Raises ConfigError
     where the two are not told apart: a gate between them would take many pictures for the other population's.
     """
-    dim = len(bias_D)
-    nu_D = weight_DD @ mean_D + bias_D
-    pooled_DD = (np.eye(dim) + weight_DD @ covariance_DD @ weight_DD.T) / 2
-    w_D = np.linalg.solve(pooled_DD, nu_D)
-    squared_distance = float(nu_D @ w_D)
+    w_D, squared_distance = discriminant(*seen(weight_DD, bias_D, mean_D, covariance_DD))
     wrong = misjudged(math.sqrt(max(0.0, squared_distance)))
     if not wrong <= WORST_SHARE:
         raise ConfigError(

@@ -6,7 +6,8 @@ that holds people apart and one person's pictures together, in closed form: the 
 
 The model is frozen, so sums of any cohorts add up: the rounds of a task are cohorts whose phones count once, and each
 round's map is that of all cohorts so far. A model with a gate (`mien.methods.gate`) keeps its own population beside
-phones', whose moments say whose a picture is.
+phones', whose moments say whose a picture is. Where phones hold people of both, `options.mixture` tells each cohort
+what the cohorts before say of that, and a person counts by the probability r_i that they are of the other population.
 
     phone   m_i = 1/n_i sum_j x_ij,  W_i = sum_j (x_ij - m_i)(x_ij - m_i)' / (n_i - 1) where n_i > 1
             adds 1, [n_i > 1], 1/n_i, m_i, m_i m_i' and W_i of each person i
@@ -14,12 +15,15 @@ phones', whose moments say whose a picture is.
             R = ((1 - r) W + r tr(W) / D I)^(-1/2),  R B R = V diag(lambda) V',  A = V diag(g) V' R
             centre A = I;  wccn g = 1;  lda g = 1 for the k largest lambda, 0 else;  plda g^2 = lambda / (lambda + 1)
             auto: the one of these that separates the newest cohort's people best, predicted from their mu, W and B
+    mixture phone   r_i = 1 / (1 + exp(-(w'm_i + c))), and adds r_i times as much; 1 in the first cohort, told no w, c
+            server  w, c from the total of the cohorts that were told some; of the first cohort's until there is one
 
 Sources: Fisher, "The use of multiple measurements in taxonomic problems" (1936), `lda`; Hatch, Kajarekar, Stolcke,
 "Within-class covariance normalization for SVM-based speaker recognition" (2006), `wccn` with its shrinkage r; Prince,
 Elder, "Probabilistic linear discriminant analysis for inferences about identity" (2007), whose two covariances these
-are, `plda` weighing directions by them. Decision record 0049 has what was measured, why features are not normalised,
-and what is bounded how.
+are, `plda` weighing directions by them; Cappe, Moulines, "On-line expectation-maximization algorithm for latent data
+models" (2009), of which a cohort is a step with `mixture`. Decision records 0049 and 0092 have what was measured, why
+features are not normalised, and what is bounded how.
 
 Suffixes of arrays: N pictures, D features, P = D (D + 1) / 2 packed elements.
 """
@@ -49,8 +53,9 @@ from mien.methods.base import (
     Runtime,
     ServerState,
 )
+from mien.methods.check_reply import told
 from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer, predicted_level
-from mien.methods.gate import GATE, LEVEL_FMR, POPULATION, closed, opened
+from mien.methods.gate import GATE, LEVEL_FMR, POPULATION, closed, discriminant, opened, responsibility, seen, unmixed
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
 from mien.secagg.config import CohortTerms
@@ -65,6 +70,8 @@ WITHIN: Final = "within"
 REVEALS: Final = "class_moment"
 ADAPTER: Final = ("adapter.weight", "adapter.bias")
 GATED: Final = (*ADAPTER, *GATE)
+ODDS: Final = "mixture_odds"
+"""What phones of a mixture are told, all alike: D weights and a bias of the log odds that a person is of theirs."""
 
 _NOISED: Final[Mapping[str, Mapping[str, float]]] = {
     "centre": {COUNTS: 0.02, MEAN: 0.98, SECOND: 0.0, WITHIN: 0.0},
@@ -83,6 +90,8 @@ _SLACK: Final = 1e-3
 """What rounding may add to a phone's part of a sum, in units of its lanes."""
 _LEVELLING: Final = 20
 """Turns in which the level of a noised scatter and what lies apart from it are told from each other: they settle."""
+_MOST_DISTANCE: Final = 1e6
+"""Squared distance of two populations, in deviations, beyond which the moments are damaged."""
 _LEAST_EIGENVALUE: Final = 1e-9
 _LEAST_SCATTER: Final = 1e-6
 """Mean variance within people, in units of `longest`, below which it is rounding: SFace's is 8e-4 on rendered faces."""
@@ -111,6 +120,9 @@ class StatisticsOptions:
     of W_i, and the length to which it is cut: two pictures at right angles, of features 0.64 long, reach 0.4; of 334
     people none was above 0.22. In units of 1, the other blocks', the scatter would be the smallest of all, and noise
     and rounding largest beside it.
+
+    `mixture` is for a model with a gate whose phones also hold people of its own population: each person counts by the
+    probability that they are not, by what earlier cohorts tell.
     """
 
     form: Form = "wccn"
@@ -120,6 +132,7 @@ class StatisticsOptions:
     max_people: int = 4
     longest: float = 20.0
     within_clip: float = 0.25
+    mixture: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.shrinkage <= 1:
@@ -159,9 +172,10 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"privacy.dp.max_participations is {privacy.dp.max_participations}; a phone's statistics are in one sum of "
             "a task: set it to 1"
         )
-    if (most := task.rounds * task.cohort.size * options.max_people) < options.min_people:
+    cohorts = task.rounds - options.mixture  # a mixture forgets the first one, which tells whom to look for
+    if (most := cohorts * task.cohort.size * options.max_people) < options.min_people:
         raise ConfigError(
-            f"options.min_people is {options.min_people}, and rounds {task.rounds} times cohort.size "
+            f"options.min_people is {options.min_people}, and {cohorts} cohorts that count times cohort.size "
             f"{task.cohort.size} times options.max_people {options.max_people} are {most}: every sum would be opened "
             "and of no use; ask more phones"
         )
@@ -169,6 +183,16 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
         raise ConfigError(
             'options.form is "auto", which judges a map by a cohort that it was not made of, and rounds is 1: set it '
             "to 2 or more, or name the form"
+        )
+    if options.mixture and task.rounds < 2:
+        raise ConfigError(
+            "options.mixture weighs people by what earlier cohorts tell of their population, and rounds is 1: set it "
+            "to 2 or more, or options.mixture to false"
+        )
+    if options.mixture and privacy.dp.is_on and not lane_scales(task)[SECOND]:
+        raise ConfigError(
+            f"options.mixture needs second moments to tell populations apart, and under differential privacy form "
+            f'{options.form} sends none: set options.form to "plda" or "lda"'
         )
     if task.server != ServerSpec():
         raise ConfigError(
@@ -214,6 +238,11 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     own = dim_of(part)
     if dim != (2 * own + 1 if is_gated(part) else own):
         raise ConfigError(f"the adapter maps {own} numbers and the model's embeddings have {dim}")
+    if options.mixture and not is_gated(part):
+        raise ConfigError(
+            "options.mixture tells phones' people from those whom the model was made for, and this model has no gate "
+            "between them: import it with --gate, or set options.mixture to false"
+        )
     if options.form == "lda" and options.rank >= own:
         raise ConfigError(f"options.rank is {options.rank}; with {own} features it must be below that, or take wccn")
     return _layout(own)
@@ -243,7 +272,10 @@ def is_gated(part: ParameterPart) -> bool:
 
 
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
-    """Return a phone's addends; it keeps nothing. Raises ConfigError where features are longer than the task says."""
+    """Return a phone's addends; it keeps nothing. Raises ConfigError where features are longer than the task says.
+
+    In a mixture a person whose responsibility is r adds r times as much, so that no lane gets longer.
+    """
     options = options_of(inp.task)
     layout = contribution_layout(inp.task, inp.part, inp.dim)
     features_ND = runtime.features(frozen(inp.part, inp.theta), inp.crops).astype(np.float64)
@@ -263,9 +295,12 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
         people = np.random.default_rng(inp.seed).choice(people, options.max_people, replace=False)
     sums = {name: np.zeros(lane) for name, lane in ((COUNTS, 3), (MEAN, dim))}
     sums |= {name: np.zeros(packed_size(dim)) for name in (SECOND, WITHIN)}
+    odds = told(inp.reply, ODDS, (dim + 1,)) if options.mixture else None
     for person in people:
-        for name, values in person_addends(x_ND[labels == person], options.within_clip).items():
-            sums[name] += values
+        own_ND = x_ND[labels == person]
+        share = 1.0 if odds is None else responsibility(odds, own_ND.mean(axis=0))
+        for name, values in person_addends(own_ND, options.within_clip).items():
+            sums[name] += share * values
     one, scales = np.ones(1, np.float32), lane_scales(inp.task)
     shares = {name: (scales[name] * values / options.max_people).astype(np.float32) for name, values in sums.items()}
     return DeviceOutput(layout.pack({"count": one, "weight": one, **shares}), private={})
@@ -329,48 +364,63 @@ def server_step(
 ) -> ServerState:
     """Return the state with one more cohort in the running total, and the adapter that this gives.
 
-    A total that is too poor for the task's form is kept, the model stays, and the state says what it `lacks`. Raises
-    CorruptDataError for a sum that phones cannot have, and where the running total is of another model: nothing is
+    A total that is too poor for the task's form is kept, the model stays, and the state says what it `lacks`. In a
+    mixture the total is of cohorts whose phones were told odds, where there is one, and the state says what the next
+    is told. Raises CorruptDataError for a sum that phones cannot have, and where the running total is of another model: nothing is
     added then.
     """
     if total.num_reports == 0:
         raise NonFiniteError("nobody's statistics are in the sum; the round is aborted")
     options, dim = options_of(task), dim_of(part)
-    total = _unscaled(task, total)
+    total, odds = _unscaled(task, total), state.arrays.get(ODDS)
     if not task.privacy.dp.is_on:
-        check_sums(total, dim)
+        check_sums(total, dim, is_weighed=odds is not None)
     cohort, earlier, own = total, None, part.gather(state.theta)
     noise = within_noise(task, total.num_reports)
     model = np.frombuffer(hashlib.sha256(frozen(part, state.theta).tobytes()).digest(), np.uint8)
+    num_phones, before = total.num_reports, 0
     if (summed := state.revealed.get(IN_TOTAL)) is not None:
         earlier, own = _running_total(summed, total.layout, model), summed["adapter"]
-        total = earlier.merge(total)
+        num_phones, before = num_phones + earlier.num_reports, state.rounds
+        if odds is not None:  # a mixture: cohorts in which everybody counted are forgotten
+            before = int(summed["weighed"][0])
+            earlier = earlier if before else None
+        total = total if earlier is None else earlier.merge(total)
     theta, lacks, evidence = part.scatter(state.theta, own), "", dict[str, Any]()
+    tensors = part.layout.unflatten(state.theta) if is_gated(part) else {}
+    deviation = noise * math.sqrt(before + 1)
     try:
+        if options.mixture and odds is None:
+            raise ConfigError(
+                "everybody counted, whichever population they are of: the next cohort is told whom to look for, and its "
+                "people make the first map"
+            )
         if options.form == "auto":
-            before = noise * math.sqrt(state.rounds)
-            options, evidence = _chosen(options, earlier, cohort, own, dim, (before, noise))
-        moments = moments_of(total, options, dim, noise * math.sqrt(state.rounds + 1))
+            options, evidence = _chosen(options, earlier, cohort, own, dim, (noise * math.sqrt(before), noise))
+        moments = moments_of(total, options, dim, deviation)
         weight_DD, mean_D = solved(moments, options), options.longest * moments.mean
         values = _adapter(weight_DD, -weight_DD @ mean_D)
         if is_gated(part):
-            gate = _gate(options, earlier, cohort, total, part.layout.unflatten(state.theta), dim)
-            values = np.concatenate([values, gate])
+            values = np.concatenate([values, _gate(options, earlier, cohort, total, tensors, dim)])
         theta = part.scatter(theta, values)
     except ConfigError as error:
         lacks = error.message
     kept: dict[str, NDArray[Any]] = {
         "sum": total.vector,
-        "num_phones": np.array([total.num_reports], np.int64),
+        "num_phones": np.array([num_phones], np.int64),
         "model": model,
         "adapter": own,
     }
+    if options.mixture:
+        kept["weighed"] = np.array([0 if odds is None else before + 1], np.int64)
     people = float(total[COUNTS][0]) * options.max_people
+    figures = {"people_in_total": people, "phones_in_total": float(num_phones)}
     return ServerState(
         theta=theta,
+        arrays=_told_next(options, total, tensors, dim, deviation, odds) if options.mixture else {},
         revealed={IN_TOTAL: kept},
         rounds=state.rounds + 1,
-        figures={"people_in_total": people, "phones_in_total": float(total.num_reports)},
+        figures=figures,
         lacks=lacks,
         evidence={} if lacks else evidence,
     )
@@ -441,6 +491,41 @@ def _chosen(
     return tried[best], evidence
 
 
+def _told_next(
+    options: StatisticsOptions,
+    total: Total,
+    tensors: Mapping[str, Vector],
+    dim: int,
+    deviation: float,
+    odds: Vector | None,
+) -> Arrays:
+    """Return what a mixture's next cohort is told: log odds that are even halfway between both populations.
+
+    They are those of the mixture's other population alone, neither moved by `mien.methods.gate.CAUTION` nor by how many
+    there are of each. While nobody was told any, everybody is in the total, of whom the other population is made out
+    first. What was told before stays where the total says nothing.
+    """
+    before = {} if odds is None else {ODDS: odds}
+    try:
+        moments = moments_of(total, replace(options, form="wccn", min_people=3), dim, deviation)
+    except ConfigError:  # hardly anybody counts, or nobody with two pictures
+        return before
+    known_DD, known_D = (tensors[name].astype(np.float64) for name in POPULATION[:2])
+    nu_D, s_DD = seen(known_DD, known_D, *_of_pictures(moments, options))
+    if odds is None:
+        nu_D, s_DD = unmixed(nu_D, s_DD)
+    w_D, squared_distance = discriminant(nu_D, s_DD)
+    if not 0 < squared_distance < _MOST_DISTANCE:  # noise, under differential privacy
+        return before
+    weight_D, bias = options.longest * (w_D @ known_DD), float(w_D @ known_D) - squared_distance / 2
+    return {ODDS: np.append(weight_D, bias).astype(np.float32)}
+
+
+def _of_pictures(moments: Moments, options: StatisticsOptions) -> tuple[NDArray[np.float64], Matrix]:
+    """Return mean and covariance of pictures' features, in the features' own units."""
+    return options.longest * moments.mean, options.longest**2 * (moments.within + moments.between)
+
+
 def _gate(
     options: StatisticsOptions,
     earlier: Total | None,
@@ -465,8 +550,7 @@ def _gate(
     pairs = drawn_pairs(judged.mean, judged.within, judged.between)
     level = predicted_level(pairs, weight_DD, -weight_DD @ mapped.mean, LEVEL_FMR)
     known_DD, known_D = (tensors[name].astype(np.float64) for name in POPULATION[:2])
-    covariance_DD = options.longest**2 * (moments.within + moments.between)
-    return opened(known_DD, known_D, options.longest * moments.mean, covariance_DD, level)
+    return opened(known_DD, known_D, *_of_pictures(moments, options), level)
 
 
 def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout, model: NDArray[np.uint8]) -> Total:
@@ -482,20 +566,22 @@ def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout,
     return Total(layout, vector, num_phones)
 
 
-def check_sums(total: Total, dim: int) -> None:
+def check_sums(total: Total, dim: int, *, is_weighed: bool = False) -> None:
     """Raise CorruptDataError for a sum that the statistics of so many phones cannot have.
 
-    It finds a phone that lied without care; one that knows these rules can stay within them.
+    Where people are weighed by their responsibilities all of them may weigh nothing. It finds a phone that lied without care; one that knows these rules can stay within them.
     """
     most, slack = total.num_reports, _SLACK * total.num_reports
     people, pairs, inverse = (float(count) for count in total[COUNTS])
-    if not (slack < people <= most + slack and -slack <= pairs <= people + slack):
+    fewest = -slack if is_weighed else slack
+    if not (fewest < people <= most + slack and -slack <= pairs <= people + slack):
         raise _impossible("counts of people")
     if not people - pairs - slack <= inverse <= people - pairs / 2 + slack:
         raise _impossible("counts of pictures")
     second_DD = unpack_symmetric(total[SECOND], dim)
     within = total[WITHIN]
-    apart_DD = second_DD - np.outer(total[MEAN], total[MEAN]) / people
+    # Of hardly anybody the mean is rounding, and divided by nothing.
+    apart_DD = second_DD - np.outer(total[MEAN], total[MEAN]) / max(people, slack)
     if float(np.trace(second_DD)) > people + slack or float(np.linalg.eigvalsh(apart_DD)[0]) < -slack:
         raise _impossible("means of people")
     least = float(np.linalg.eigvalsh(unpack_symmetric(within, dim))[0])
@@ -603,6 +689,18 @@ def _inverse_root(within_DD: Matrix, options: StatisticsOptions) -> Matrix:
     return root_DD
 
 
+def reply(state: ServerState, device: str) -> Arrays:
+    """Return what phones of a mixture are told, all alike; nothing in the first cohort, and in other tasks."""
+    return {name: values for name, values in state.arrays.items() if name == ODDS}
+
+
+def requirements(task: TaskSpec) -> Requirements:
+    """Return the rounds' requirements: one cohort after the other, and in a mixture the same odds for all of one."""
+    options = from_mapping(StatisticsOptions, task.options, where="options.")
+    told_alike = (ODDS,) if options.mixture else ()
+    return Requirements(shared_reply=told_alike, why_synchronous="its sums add up, and none is stale")
+
+
 STATISTICS: Final = Method(
     name="statistics",
     source="Fisher 1936; Hatch, Kajarekar, Stolcke 2006; Prince, Elder 2007: moments that are summed, not trained",
@@ -611,7 +709,8 @@ STATISTICS: Final = Method(
     device_round=device_round,
     server_start=server_start,
     server_step=server_step,
-    requirements=lambda _task: Requirements(why_synchronous="its sums add up, and none is stale"),
+    reply=reply,
+    requirements=requirements,
     properties=frozenset(
         {Property.SEVERAL_PEOPLE, Property.FORWARD_ONLY, Property.DETERMINISTIC, Property.ADDS_UP},
     ),

@@ -21,7 +21,7 @@ from mien.evaluation.fairness import SUBJECTS, never_measured
 from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput, Runtime, shared_words
-from mien.methods.statistics import frozen
+from mien.methods.statistics import ODDS, frozen
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.models.known_models import FACE_INPUTS
@@ -354,6 +354,11 @@ UNSUMMED: Mapping[str, TaskSpec] = {
     "scatter of no length": summed(within_clip=0.0),
     "noise in units of another clip": replace(PRIVATE, privacy=replace(PRIVATE.privacy, l2_clip=2.0)),
     "a clip that moves": replace(PRIVATE, privacy=replace(PRIVATE.privacy, dp=replace(ADAPTIVE, max_participations=1))),
+    "a mixture of one cohort": replace(summed(mixture=True), rounds=1),
+    "a mixture whose first cohort is all there is": replace(summed(mixture=True, min_people=30), rounds=2),
+    "a mixture whose noised sums have no second moments": replace(
+        PRIVATE, rounds=2, options={**PRIVATE.options, "mixture": True}
+    ),
     "an option that is not there": summed(centred=True),
 }
 
@@ -413,7 +418,13 @@ def gated() -> Json:
     lanes = METHODS["statistics"].contribution_layout(SUMMED, part, 11)
     embedded_ND = (0.3 * np.random.default_rng(62).standard_normal((3, 11))).astype(np.float32)
     inp = DeviceInput(SUMMED, part, 11, theta, np.zeros((3, 1, 1, 3), np.uint8), np.array((0, 0, 1)), seed=5)
-    sent = METHODS["statistics"].device_round(inp, cast(Runtime, _Network(embedded_ND)))
+    network = cast(Runtime, _Network(embedded_ND))
+    sent = METHODS["statistics"].device_round(inp, network)
+    mixture = replace(summed(mixture=True), rounds=2)
+    told = [np.array((*(scale * np.linspace(-2, 3, 5)), 0.5 * scale), np.float32) for scale in (1, 1e4)]
+    weighed = [
+        METHODS["statistics"].device_round(replace(inp, task=mixture, reply={ODDS: odds}), network) for odds in told
+    ]
     return {
         "spec_json": model_to_json(spec, GATED).decode(),
         "json": task_to_json(SUMMED).decode(),
@@ -424,6 +435,14 @@ def gated() -> Json:
         "labels": [0, 0, 1],
         "seed": 5,
         "contribution": sent.contribution.to_bytes().hex(),
+        "mixtures": [
+            {
+                "json": task_to_json(mixture).decode(),
+                "odds": odds.tobytes().hex(),
+                "contribution": each.contribution.to_bytes().hex(),
+            }
+            for odds, each in zip(told, weighed, strict=True)
+        ],
     }
 
 

@@ -145,6 +145,9 @@ public final class Methods {
 
     /** Returns the names of what the method tells all devices of a round alike; none where it tells nothing. */
     public static List<String> told(TaskSpec task) {
+        if (!task.trains()) {
+            return Statistics.isMixture(task) ? Collections.singletonList(Statistics.ODDS) : Collections.<String>emptyList();
+        }
         return isAgainstEverybody(task) ? Everybody.SHARED : Collections.<String>emptyList();
     }
 

@@ -24,6 +24,8 @@ import mien.client.wire.Fields;
  */
 final class Statistics {
     static final String NAME = "statistics";
+    /** What phones of a mixture are told, all alike: weights and a bias of the log odds that a person is of theirs. */
+    static final String ODDS = "mixture_odds";
 
     private static final String WEIGHT = "adapter.weight";
     private static final String BIAS = "adapter.bias";
@@ -57,7 +59,12 @@ final class Statistics {
         range(task, "options.longest", longest(task), Double.MIN_VALUE, 1e6);
         range(task, "options.within_clip", withinClip(task), Double.MIN_VALUE, 1);
         checkPrivacy(task);
-        if ((double) task.rounds * task.largestSum * maxPeople(task) < minPeople) {
+        if (isMixture(task)) {
+            checkMixture(task, form);
+        }
+        // A mixture forgets its first cohort.
+        int cohorts = isMixture(task) ? task.rounds - 1 : task.rounds;
+        if ((double) cohorts * task.largestSum * maxPeople(task) < minPeople) {
             throw refused(task, "would open sums of too few people to be of use");
         }
     }
@@ -117,6 +124,21 @@ final class Statistics {
                 ErrorCode.CONFIG, "task '" + task.name + "' " + why + "; this device stays out of it, tell the operator");
     }
 
+    /** Throws CONFIG for a mixture of which no cohort is told of another, or whose sums do not tell populations apart. */
+    private static void checkMixture(TaskSpec task, String form) {
+        if (task.rounds < 2) {
+            throw refused(task, "weighs people by what earlier cohorts tell, and has one cohort");
+        }
+        if (task.dp.isOn() && scales(task)[2] == 0) {
+            throw refused(task, "tells populations apart by second moments, which its form " + form + " does not send");
+        }
+    }
+
+    /** Returns whether phones hold people of the model's own population too, and each counts by the odds that they are not. */
+    static boolean isMixture(TaskSpec task) {
+        return task.options.has("mixture") && task.options.flag("mixture");
+    }
+
     private static int maxPeople(TaskSpec task) {
         return (int) task.options.number("max_people", 4);
     }
@@ -143,6 +165,9 @@ final class Statistics {
         if (!isAdapter || dim != (isGated ? 2 * own + 1 : own) || part.size != size) {
             throw refused(task, "sums statistics of a model whose features do not stay, for it trains more than an adapter");
         }
+        if (isMixture(task) && !isGated) {
+            throw refused(task, "tells phones' people from those of the model's own, which takes a model with a gate");
+        }
         long rank = task.options.number("rank", 32);
         if (task.options.text("form", "wccn").equals("lda") && rank >= own) {
             throw refused(task, "keeps " + rank + " directions of features that have " + own);
@@ -161,8 +186,9 @@ final class Statistics {
 
     static Methods.Output run(Methods.Job job, RoundFaces faces) {
         float[][] embedded = job.features(frozen(job.parameterLayout(), job.parameters()), faces.crops);
-        float[][] features = own(embedded, job.parameterLayout().entries.get(BIAS).size);
-        byte[] contribution = contribution(job.layout, job.task, features, faces.labels, job.seed);
+        int dim = job.parameterLayout().entries.get(BIAS).size;
+        float[] odds = isMixture(job.task) ? job.told.vector(ODDS, dim + 1) : null;
+        byte[] contribution = contribution(job.layout, job.task, own(embedded, dim), faces.labels, odds, job.seed);
         return new Methods.Output(contribution, Collections.<String, Tensor>emptyMap());
     }
 
@@ -207,10 +233,11 @@ final class Statistics {
 
     /**
      * Returns a phone's addends of features (N, D), whose people {@code labels} number; of more people than the task
-     * counts, some are drawn. Throws CONFIG where features are longer than the task says.
+     * counts, some are drawn. With {@code odds} each person adds their responsibility times as much; null counts everybody.
+     * Throws CONFIG where features are longer than the task says.
      */
     static byte[] contribution(
-            ContributionLayout layout, TaskSpec task, float[][] features, int[] labels, long seed) {
+            ContributionLayout layout, TaskSpec task, float[][] features, int[] labels, float[] odds, long seed) {
         if (features.length == 0) {
             throw new MienException(ErrorCode.CONFIG, "there are no images to sum statistics of; enrol first");
         }
@@ -224,7 +251,7 @@ final class Statistics {
                     own.add(unit[i]);
                 }
             }
-            add(sums, own, withinClip(task));
+            add(sums, own, odds, withinClip(task));
         }
         double[] scales = scales(task);
         float[] update = new float[sums.length];
@@ -283,8 +310,20 @@ final class Statistics {
         return Arrays.stream(drawn).map(place -> people[place]).toArray();
     }
 
+    /**
+     * Returns the share in which a person with this mean feature is of phones' population. Log odds are linear, so the mean
+     * feature's are the mean over the pictures: more pictures of one face are no further evidence, for they are alike.
+     */
+    private static double responsibility(float[] odds, double[] mean) {
+        double logOdds = odds[mean.length];
+        for (int d = 0; d < mean.length; d++) {
+            logOdds += odds[d] * mean[d];
+        }
+        return 1 / (1 + Math.exp(-logOdds));
+    }
+
     /** Adds what one person's features add; one picture counts for the mean, not for the scatter. */
-    private static void add(double[] sums, List<double[]> features, double withinClip) {
+    private static void add(double[] sums, List<double[]> features, float[] odds, double withinClip) {
         int count = features.size();
         int dim = features.get(0).length;
         double[] mean = new double[dim];
@@ -293,17 +332,18 @@ final class Statistics {
                 mean[d] += each[d] / count;
             }
         }
-        sums[0] += 1;
-        sums[1] += count > 1 ? 1 : 0;
-        sums[2] += 1.0 / count;
+        double share = odds == null ? 1 : responsibility(odds, mean);
+        sums[0] += share;
+        sums[1] += count > 1 ? share : 0;
+        sums[2] += share / count;
         double[] within = new double[packedSize(dim)];
         double squares = 0;
         int at = 0;
         for (int row = 0; row < dim; row++) {
-            sums[COUNTS + row] += mean[row];
+            sums[COUNTS + row] += share * mean[row];
             for (int column = row; column < dim; column++, at++) {
                 double factor = row == column ? 1 : Math.sqrt(2);
-                sums[COUNTS + dim + at] += factor * mean[row] * mean[column];
+                sums[COUNTS + dim + at] += share * factor * mean[row] * mean[column];
                 for (double[] each : features) {
                     within[at] += (each[row] - mean[row]) * (each[column] - mean[column]);
                 }
@@ -316,7 +356,7 @@ final class Statistics {
         }
         double over = Math.max(1, Math.sqrt(squares));
         for (int i = 0; i < within.length; i++) {
-            sums[COUNTS + dim + within.length + i] += within[i] / over;
+            sums[COUNTS + dim + within.length + i] += share * within[i] / over;
         }
     }
 }

@@ -47,7 +47,8 @@ public class StatisticsTest {
         float[] all = phone.at("features").floats();
         float[][] features = Rows.rows(new Tensor(all, all.length / DIM, DIM), DIM);
         ContributionLayout layout = Statistics.layout(task, adapter, DIM);
-        return Statistics.contribution(layout, task, features, phone.at("labels").words(), phone.at("seed").number());
+        int[] labels = phone.at("labels").words();
+        return Statistics.contribution(layout, task, features, labels, null, phone.at("seed").number());
     }
 
     @Test
@@ -83,9 +84,21 @@ public class StatisticsTest {
         assertArrayEquals(gated.at("frozen").floats(), closed.gather(spec.layout.part(Collections.singletonList("*"))), 0);
         float[] all = gated.at("embedded").floats();
         float[][] features = Statistics.own(Rows.rows(new Tensor(all, all.length / width, width), width), DIM);
-        byte[] sent =
-                Statistics.contribution(layout, task, features, gated.at("labels").words(), gated.at("seed").number());
+        int[] labels = gated.at("labels").words();
+        long seed = gated.at("seed").number();
+        byte[] sent = Statistics.contribution(layout, task, features, labels, null, seed);
         assertArrayEquals(gated.at("contribution").floats(), Bytes.floats(sent), ROUNDING);
+        ParameterPart ungated = part("adapter.*");
+        for (int i = 0; i < gated.at("mixtures").size(); i++) {
+            Vectors mixture = gated.at("mixtures").at(i);
+            TaskSpec mixed = task(mixture);
+            assertEquals(Collections.singletonList("mixture_odds"), Methods.told(mixed));
+            float[] odds = mixture.at("odds").floats();
+            byte[] weighed = Statistics.contribution(layout, mixed, features, labels, odds, seed);
+            assertArrayEquals(mixture.at("contribution").floats(), Bytes.floats(weighed), ROUNDING);
+            Raised.by(ErrorCode.CONFIG, "an adapter alone", () -> Statistics.layout(mixed, ungated, DIM));
+        }
+        assertEquals(Collections.<String>emptyList(), Methods.told(task));
         Raised.by(ErrorCode.CONFIG, "without a gate", () -> Statistics.layout(task, adapter, DIM));
     }
 
