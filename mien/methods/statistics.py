@@ -172,6 +172,8 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"privacy.dp.max_participations is {privacy.dp.max_participations}; a phone's statistics are in one sum of "
             "a task: set it to 1"
         )
+    if options.mixture:
+        _check_mixture(task, options)
     cohorts = task.rounds - options.mixture  # a mixture forgets the first one, which tells whom to look for
     if (most := cohorts * task.cohort.size * options.max_people) < options.min_people:
         raise ConfigError(
@@ -179,20 +181,10 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"{task.cohort.size} times options.max_people {options.max_people} are {most}: every sum would be opened "
             "and of no use; ask more phones"
         )
-    if options.form == "auto" and task.rounds < 2:
+    if options.form == "auto" and cohorts < 2:
         raise ConfigError(
-            'options.form is "auto", which judges a map by a cohort that it was not made of, and rounds is 1: set it '
-            "to 2 or more, or name the form"
-        )
-    if options.mixture and task.rounds < 2:
-        raise ConfigError(
-            "options.mixture weighs people by what earlier cohorts tell of their population, and rounds is 1: set it "
-            "to 2 or more, or options.mixture to false"
-        )
-    if options.mixture and privacy.dp.is_on and not lane_scales(task)[SECOND]:
-        raise ConfigError(
-            f"options.mixture needs second moments to tell populations apart, and under differential privacy form "
-            f'{options.form} sends none: set options.form to "plda" or "lda"'
+            'options.form is "auto", which judges a map by a cohort that it was not made of, and rounds is '
+            f"{task.rounds}: set it to {2 + options.mixture} or more, or name the form"
         )
     if task.server != ServerSpec():
         raise ConfigError(
@@ -211,6 +203,20 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             f"statistics need {least:.2f} and 1 or more, or they would be clipped"
         )
     return options
+
+
+def _check_mixture(task: TaskSpec, options: StatisticsOptions) -> None:
+    """Raise ConfigError for a mixture of which no cohort is told of another, or whose sums tell nothing apart."""
+    if task.rounds < 2:
+        raise ConfigError(
+            "options.mixture weighs people by what earlier cohorts tell of their population, and rounds is 1: set it "
+            "to 2 or more, or options.mixture to false"
+        )
+    if task.privacy.dp.is_on and not lane_scales(task)[SECOND]:
+        raise ConfigError(
+            f"options.mixture needs second moments to tell populations apart, and under differential privacy form "
+            f'{options.form} sends none: set options.form to "plda" or "lda"'
+        )
 
 
 def norm_bound(task: TaskSpec) -> float:
@@ -366,8 +372,8 @@ def server_step(
 
     A total that is too poor for the task's form is kept, the model stays, and the state says what it `lacks`. In a
     mixture the total is of cohorts whose phones were told odds, where there is one, and the state says what the next
-    is told. Raises CorruptDataError for a sum that phones cannot have, and where the running total is of another model: nothing is
-    added then.
+    is told. Raises CorruptDataError for a sum that phones cannot have, and where the running total is of another model:
+    nothing is added then.
     """
     if total.num_reports == 0:
         raise NonFiniteError("nobody's statistics are in the sum; the round is aborted")
@@ -392,8 +398,8 @@ def server_step(
     try:
         if options.mixture and odds is None:
             raise ConfigError(
-                "everybody counted, whichever population they are of: the next cohort is told whom to look for, and its "
-                "people make the first map"
+                "everybody counted, whichever population they are of: the next cohort is told whom to look for, and "
+                "its people make the first map"
             )
         if options.form == "auto":
             options, evidence = _chosen(options, earlier, cohort, own, dim, (noise * math.sqrt(before), noise))
@@ -569,7 +575,8 @@ def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout,
 def check_sums(total: Total, dim: int, *, is_weighed: bool = False) -> None:
     """Raise CorruptDataError for a sum that the statistics of so many phones cannot have.
 
-    Where people are weighed by their responsibilities all of them may weigh nothing. It finds a phone that lied without care; one that knows these rules can stay within them.
+    Where people are weighed by their responsibilities all of them may weigh nothing. It finds a phone that lied without
+    care; one that knows these rules can stay within them.
     """
     most, slack = total.num_reports, _SLACK * total.num_reports
     people, pairs, inverse = (float(count) for count in total[COUNTS])

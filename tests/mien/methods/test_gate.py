@@ -17,9 +17,12 @@ from mien.methods.gate import (
     POPULATION,
     SHRINKAGE,
     closed,
+    discriminant,
     misjudged,
     opened,
     population_of,
+    responsibility,
+    unmixed,
 )
 
 pytestmark = pytest.mark.numerics
@@ -58,6 +61,30 @@ def test_the_discriminant_by_hand() -> None:
     """P = 1/2 and p = -1 make N(2, 4) the standard normal; N(12, 4) has nu = 5 and S = 1: w = 5, w'nu = 25."""
     found = opened(np.array([[0.5]]), np.array([-1.0]), np.array([12.0]), np.array([[4.0]]), 0.4)
     np.testing.assert_allclose(found, [5.0, -25 * (0.5 + CAUTION), 0.4], rtol=1e-6)
+
+
+def test_the_other_population_of_a_mixture_by_hand() -> None:
+    """A quarter of N((4, 0), diag(1, 3)) among N(0, I): nu = (1, 0), C = diag(1 + 3/16 16, 3/4 + 3/4)."""
+    nu, s = unmixed(np.array([1.0, 0.0]), np.diag([4.0, 1.5]))
+    np.testing.assert_allclose(nu, [4.0, 0.0])
+    np.testing.assert_allclose(s, np.diag([1.0, 3.0]), atol=1e-12)
+    w, squared = discriminant(nu, s)
+    np.testing.assert_allclose(w, [4.0, 0.0])
+    assert squared == pytest.approx(16.0)
+
+
+def test_one_population_alone_is_no_mixture() -> None:
+    for nu, s in ((np.array([5.0, 0.0]), np.diag([1.0, 2.0])), (np.zeros(2), np.eye(2))):
+        found = unmixed(nu, s)
+        np.testing.assert_allclose(found[0], nu)
+        np.testing.assert_allclose(found[1], s, atol=1e-12)
+
+
+def test_a_responsibility_is_a_probability_whatever_the_odds() -> None:
+    mean, odds = np.array([0.5, -0.5]), np.array([2.0, 0.0, math.log(3) - 1], np.float32)
+    assert responsibility(odds, mean) == pytest.approx(0.75)
+    assert responsibility(1e30 * odds, mean) == 1.0
+    assert 0.0 <= responsibility(-1e30 * odds, mean) < 1e-300
 
 
 def test_as_many_pictures_are_misjudged_as_predicted() -> None:

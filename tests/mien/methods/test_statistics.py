@@ -16,6 +16,7 @@ from mien.errors import ConfigError, CorruptDataError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import METHODS
 from mien.methods.base import IN_TOTAL, Crops, DeviceInput, Embeddings, ServerState, Trained, TrainingJob, never_stop
+from mien.methods.gate import responsibility
 from mien.methods.statistics import (
     STATISTICS,
     dim_of,
@@ -305,7 +306,8 @@ def gated_steps(task: TaskSpec, cohorts: list[list[Features]], *, scale: float =
         sent = []
         for features_ND in cohort:
             shown = np.concatenate([np.full_like(features_ND, 7), features_ND, np.full((len(features_ND), 1), 7)], 1)
-            inp = DeviceInput(task, part, 2 * DIM + 1, theta, np.zeros((len(shown), 1, 1, 3), np.uint8))
+            crops, reply = np.zeros((len(shown), 1, 1, 3), np.uint8), STATISTICS.reply(state, "")
+            inp = DeviceInput(task, part, 2 * DIM + 1, theta, crops, reply=reply)
             sent.append(STATISTICS.device_round(inp, Given(shown)).contribution)
         # Every round begins from the task's first model.
         state = STATISTICS.server_step(task, part, replace(state, theta=theta), total_of(sent), {})
@@ -365,6 +367,108 @@ def test_phones_of_the_models_own_population_keep_the_model() -> None:
     state = gated_steps(task_of(options=GATED_TASK), [people(40)], scale=0.2)
     assert "taken for the other population's" in state.lacks
     np.testing.assert_array_equal(state.theta, gated_theta(gated_part(), scale=0.2))
+
+
+# Phones that hold people of both populations.
+
+MIXED = task_of(rounds=4, options={**GATED_TASK, "mixture": True, "min_people": 30})
+
+
+def drawn(count: int, *, seed: int, mean: Features | float = 0.0) -> list[Features]:
+    """Return four pictures of each of so many people, all of whose pictures together have covariance I."""
+    rng = np.random.default_rng(seed)
+    return [mean + rng.normal(0, 0.8, DIM) + rng.normal(0, 0.6, (4, DIM)) for _ in range(count)]
+
+
+def mixture(own: int, new: int, *, seed: int) -> list[Features]:
+    return drawn(own, seed=seed) + drawn(new, seed=seed + 100, mean=FAR)
+
+
+def shares(state: ServerState, held: list[Features]) -> Features:
+    """Return the responsibility of each of these people under what the state's next cohort is told."""
+    (odds,) = STATISTICS.reply(state, "").values()
+    return np.array([responsibility(odds, each.mean(axis=0) / GATED_TASK["longest"]) for each in held])
+
+
+def test_a_persons_addends_are_as_many_times_their_responsibility_by_hand() -> None:
+    """m = (0.5, 0), so that 4 m_1 - 2 + log 3 are log odds of 3 to 1: three quarters of what a person adds."""
+    sizes = {"population.weight": (2, 2), "population.bias": (2,), "population.level": (1,)}
+    sizes |= {"adapter.weight": (2, 2), "adapter.bias": (2,)}
+    sizes |= {"adapter.gate_weight": (1, 2), "adapter.gate_bias": (1,), "adapter.level": (1,)}
+    part = ParameterLayout(tuple(ParameterEntry(*each) for each in sizes.items())).part(("adapter.*",))
+    task = task_of(rounds=2, options={**BY_HAND, "mixture": True})
+    shown = np.concatenate([np.full((2, 2), 9.0), A, np.full((2, 1), 9.0)], axis=1)
+    crops = np.zeros((2, 1, 1, 3), np.uint8)
+    inp = DeviceInput(task, part, 5, np.zeros(part.layout.size, np.float32), crops)
+    whole = STATISTICS.device_round(inp, Given(shown)).contribution
+    inp = replace(inp, reply={"mixture_odds": np.array([4, 0, -2 + math.log(3)], np.float32)})
+    found = STATISTICS.device_round(inp, Given(shown)).contribution
+    np.testing.assert_allclose(found.vector[:2], 1.0)
+    np.testing.assert_allclose(found.vector[2:], 0.75 * whole.vector[2:], rtol=1e-6)
+    np.testing.assert_allclose(found.vector[2:5], [0.75, 0.75, 0.375], rtol=1e-6)
+
+
+def test_a_mixture_finds_phones_own_population_and_makes_its_map() -> None:
+    """The first cohort tells whom to look for and is forgotten; then the map is that of the other people alone."""
+    cohorts = [mixture(30, 60, seed=seed) for seed in range(3)]
+    first = gated_steps(MIXED, cohorts[:1])
+    assert "next cohort is told whom to look for" in first.lacks
+    assert shares(first, drawn(200, seed=50)).max() < 0.01
+    assert shares(first, drawn(200, seed=51, mean=FAR)).min() > 0.99
+    found = gated_steps(MIXED, cohorts)
+    assert not found.lacks
+    assert found.figures == {"people_in_total": pytest.approx(120, abs=0.5), "phones_in_total": 270.0}
+    alone = gated_steps(task_of(options=GATED_TASK, rounds=2), [each[30:] for each in cohorts[1:]])
+    part = gated_part()
+    np.testing.assert_allclose(part.gather(found.theta), part.gather(alone.theta), rtol=0.02, atol=0.02)
+    blurred = gated_steps(task_of(options=GATED_TASK, rounds=2), cohorts[1:])
+    assert np.abs(part.gather(blurred.theta) - part.gather(alone.theta)).max() > 0.5
+
+
+def test_phones_of_new_people_alone_make_the_map_of_every_cohort_but_the_first() -> None:
+    cohorts = [mixture(0, 60, seed=seed) for seed in range(3)]
+    found = gated_steps(MIXED, cohorts)
+    plain = gated_steps(task_of(options=GATED_TASK, rounds=2), cohorts[1:])
+    np.testing.assert_allclose(gated_part().gather(found.theta), gated_part().gather(plain.theta), atol=1e-4)
+
+
+def test_phones_of_the_models_own_people_alone_keep_the_model() -> None:
+    """Nobody else is to be found: whoever looks like a population of their own is too near, and the state says so."""
+    task = replace(MIXED, options={**MIXED.options, "min_people": 5})
+    state = gated_steps(task, [drawn(90, seed=seed) for seed in range(4)])
+    assert "taken for the other population's" in state.lacks
+    np.testing.assert_array_equal(state.theta, gated_theta(gated_part(), scale=1.0))
+
+
+def test_a_cohort_in_which_nobody_counts_leaves_the_total_and_says_so() -> None:
+    """Its phones are all of the model's own population: what is told stays, and later cohorts make a map."""
+    cohorts = [mixture(30, 60, seed=1), drawn(60, seed=2), mixture(30, 60, seed=3)]
+    empty = gated_steps(MIXED, cohorts[:2])
+    assert "the total is of 0 people, and options.min_people is 30" in empty.lacks
+    before, after = (STATISTICS.reply(state, "")["mixture_odds"] for state in (gated_steps(MIXED, cohorts[:1]), empty))
+    np.testing.assert_array_equal(after, before)
+    found = gated_steps(MIXED, cohorts)
+    assert not found.lacks
+    assert found.figures["people_in_total"] == pytest.approx(60, abs=0.5)
+
+
+def test_what_a_mixture_needs() -> None:
+    with pytest.raises(ConfigError, match="no gate between them: import it with --gate"):
+        STATISTICS.contribution_layout(MIXED, part_of(DIM), DIM)
+    gated = gated_part()
+    with pytest.raises(ConfigError, match=r"rounds is 1: set it to 2 or more, or options\.mixture to false"):
+        STATISTICS.contribution_layout(replace(MIXED, rounds=1), gated, 2 * DIM + 1)
+    with pytest.raises(ConfigError, match="rounds is 2: set it to 3 or more, or name"):
+        auto = replace(MIXED, rounds=2, options={**MIXED.options, "form": "auto"})
+        STATISTICS.contribution_layout(auto, gated, 2 * DIM + 1)
+    with pytest.raises(ConfigError, match="form wccn sends none"):
+        STATISTICS.contribution_layout(replace(noised("wccn", mixture=True), rounds=2), gated, 2 * DIM + 1)
+    STATISTICS.contribution_layout(replace(noised("plda", mixture=True), rounds=2), gated, 2 * DIM + 1)
+    few = replace(MIXED, rounds=2, cohort=CohortSpec(size=20, min_reports=3))
+    with pytest.raises(ConfigError, match=r"1 cohorts that count times cohort\.size 20"):
+        STATISTICS.contribution_layout(few, gated, 2 * DIM + 1)
+    assert STATISTICS.requirements(MIXED).shared_reply == ("mixture_odds",)
+    assert STATISTICS.requirements(task_of()).shared_reply == ()
 
 
 def test_a_gated_model_of_another_width() -> None:
