@@ -42,6 +42,7 @@ With 0.06 LFW lost 0.25 points of accuracy, and phones' people 0.4 points of EER
 0.15 0.06 and 1.0, with 0.21 0.01 and 2.0 (decision record 0061). It was chosen on those very people and draws, so these
 figures say what it was chosen for, not what others will see.
 """
+OVERLAP: Final = "phones' people are too much like those whom the model was made for"
 _MOST_ODDS: Final = 700.0
 """Log odds beyond which an exponential is no number of float64."""
 WORST_SHARE: Final = 0.05
@@ -127,8 +128,8 @@ def opened(weight_DD: Matrix, bias_D: Floats, mean_D: Floats, covariance_DD: Mat
     wrong = misjudged(math.sqrt(max(0.0, squared_distance)))
     if not wrong <= WORST_SHARE:
         raise ConfigError(
-            f"{100 * wrong:.1f} % of pictures would be taken for the other population's, for phones' people are too "
-            "much like those whom the model was made for; the model stays: take one with an adapter alone"
+            f"{100 * wrong:.1f} % of pictures would be taken for the other population's, for {OVERLAP}; the model "
+            "stays: take one with an adapter alone"
         )
     return np.concatenate([w_D, [-squared_distance * (0.5 + CAUTION), min(level, 0.99)]]).astype(np.float32)
 

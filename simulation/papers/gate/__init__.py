@@ -26,10 +26,10 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import Backbone, layout_of, load_theta, theta_of
 from mien.backbones.adapter import STAGE
 from mien.backbones.gate import POPULATION, GatedAdapter, Population
-from mien.errors import NotFoundError
+from mien.errors import ConfigError, NotFoundError
 from mien.evaluation import all_pairs, det_curve, point_at_fmr, rates_at
 from mien.layout import Vector
-from mien.methods.gate import population_of
+from mien.methods.gate import OVERLAP, population_of
 from mien.specs import TaskSpec, from_mapping
 from simulation.engines.engine import Cohort, run_task
 from simulation.faces.datasets import dataset_of, find_people, read_people
@@ -78,15 +78,15 @@ def measure(job: Job) -> Mapping[str, Any]:
     division = divide(faces.bench.people, settings, job.seed)
     order = [faces.own[i] for i in np.random.default_rng([job.seed, 16]).permutation(len(faces.own))]
     known, public = order[: settings["own"]], order[settings["own"] :][: settings["own_public"]]
-    others = order[settings["own"] + settings["own_public"] :]
+    mixed, others = np.split(np.array(order[settings["own"] + settings["own_public"] :]), [settings["mixed"]])
     model, runtime = behind_features(faces, known if settings["gated"] else ())
     crops = numbers_as_crops(len(faces.features))
     theta = model.theta
     if settings["system"] == "statistics":
-        held = division.public if settings["held"] == "public" else division.phones
+        held = division.public if settings["held"] == "public" else (*division.phones, *mixed)
         task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
         cohort = Cohort({name: crops[faces.rows[name][:MAX_IMAGES]] for name in held})
-        theta = run_task(task, model.layout.part(TRAINABLE), model.spec.input.dim, theta, cohort, runtime).state.theta
+        theta = adapted(task, model, cohort, runtime)
 
     def scores(people: Sequence[str], most: int) -> Any:
         rows, labels = faces.of(people, most)
@@ -102,6 +102,17 @@ def measure(job: Job) -> Mapping[str, Any]:
             if fmr * released.num_non_mated >= 1:
                 found[f"{side}_fmr_{word}"] = rates_at(comparisons, point_at_fmr(released, fmr).threshold).fmr
     return found if faces.lfw is None else {**found, **faces.lfw.measure(runtime, theta)}
+
+
+def adapted(task: TaskSpec, model: Model, cohort: Cohort, runtime: TorchRuntime) -> Vector:
+    """Return the model after a task's cohorts; as it was where its gate is refused, for the populations overlap."""
+    part, dim = model.layout.part(TRAINABLE), model.spec.input.dim
+    try:
+        return run_task(task, part, dim, model.theta, cohort, runtime).state.theta
+    except ConfigError as error:
+        if OVERLAP not in error.message:
+            raise
+        return model.theta
 
 
 def behind_features(faces: Faces, known: Sequence[str]) -> tuple[Model, TorchRuntime]:

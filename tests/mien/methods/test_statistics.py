@@ -458,8 +458,8 @@ def test_what_a_mixture_needs() -> None:
     gated = gated_part()
     with pytest.raises(ConfigError, match=r"rounds is 1: set it to 2 or more, or options\.mixture to false"):
         STATISTICS.contribution_layout(replace(MIXED, rounds=1), gated, 2 * DIM + 1)
+    auto = replace(MIXED, rounds=2, options={**MIXED.options, "form": "auto"})
     with pytest.raises(ConfigError, match="rounds is 2: set it to 3 or more, or name"):
-        auto = replace(MIXED, rounds=2, options={**MIXED.options, "form": "auto"})
         STATISTICS.contribution_layout(auto, gated, 2 * DIM + 1)
     with pytest.raises(ConfigError, match="form wccn sends none"):
         STATISTICS.contribution_layout(replace(noised("wccn", mixture=True), rounds=2), gated, 2 * DIM + 1)
