@@ -10,14 +10,28 @@ import pytest
 
 from mien.contribution import Contribution, Total
 from mien.errors import ConfigError, CorruptDataError, MienError, NonFiniteError
-from mien.methods.statistics import COUNTS, MEAN, SECOND, WITHIN, norm_bound
+from mien.methods.base import DeviceInput, reply_names
+from mien.methods.statistics import COUNTS, MEAN, ODDS, SECOND, STATISTICS, WITHIN, norm_bound, options_of
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
 from mien.secagg.planner import plan_round
 from mien.secagg.vector import ContributionMap
 from mien.specs import DpSpec, TaskSpec
 from simulation.engines.sums import NOBODY
-from tests.mien.methods.test_statistics import DIM, adapter_of, part_of, people, phone, stepped, task_of, total_of
+from tests.mien.methods.test_statistics import (
+    DIM,
+    MIXED,
+    Given,
+    adapter_of,
+    gated_part,
+    gated_theta,
+    part_of,
+    people,
+    phone,
+    stepped,
+    task_of,
+    total_of,
+)
 
 TASK = task_of(options={"min_people": 3, "max_people": 1, "form": "wccn", "shrinkage": 0.2})
 HONEST = [phone(TASK, each) for each in people(60, seed=7)]
@@ -109,3 +123,55 @@ def test_the_bound_is_that_of_an_honest_phone() -> None:
     """So no honest contribution is cut under the clip that a task must have."""
     for each in HONEST:
         assert np.linalg.norm(ContributionMap(each.layout).addends(each).update) <= norm_bound(TASK)
+
+
+# What a coordinator tells a mixture's phones.
+
+
+def mixed_phone(odds: Any) -> Contribution:
+    """Return what a phone sends that was told these odds."""
+    part, crops = gated_part(), np.zeros((4, 1, 1, 3), np.uint8)
+    inp = DeviceInput(MIXED, part, 2 * DIM + 1, gated_theta(part, scale=1.0), crops, reply={ODDS: odds})
+    features = np.random.default_rng(3).normal(0, 3, (4, 2 * DIM + 1))
+    return STATISTICS.device_round(inp, Given(features)).contribution
+
+
+@pytest.mark.parametrize(
+    "odds",
+    [
+        np.full(DIM + 1, np.nan, np.float32),
+        np.full(DIM + 1, np.inf, np.float32),
+        np.zeros(DIM, np.float32),
+        np.zeros((DIM + 1, 1), np.float32),
+        np.zeros(DIM + 1, np.int64),
+        np.zeros(0, np.float32),
+    ],
+    ids=["nan", "infinite", "too short", "of two axes", "integers", "empty"],
+)
+def test_odds_in_another_form_send_nothing(odds: Any) -> None:
+    with pytest.raises(CorruptDataError, match="mixture_odds"):
+        mixed_phone(odds)
+
+
+@pytest.mark.parametrize("scale", [-3e38, -1e3, 0.0, 1e3, 3e38])
+def test_no_odds_make_a_phone_add_more_than_it_does(scale: float) -> None:
+    """A responsibility is from 0 to 1, so each element lies between 0 and what it is where everybody counts."""
+    found = mixed_phone(np.full(DIM + 1, scale, np.float32)).vector[2:]
+    whole = mixed_phone(np.array([0.0] * DIM + [100.0], np.float32)).vector[2:]
+    assert np.isfinite(found).all()
+    assert (np.abs(found) <= np.abs(whole)).all()
+    assert (found * whole >= 0).all()
+
+
+def test_odds_are_told_to_mixtures_alone() -> None:
+    """A phone refuses whatever its task does not name: nobody is weighed where the task does not say so."""
+    layout = STATISTICS.contribution_layout(MIXED, gated_part(), 2 * DIM + 1)
+    plain = replace(MIXED, options={**MIXED.options, "mixture": False})
+    assert reply_names(STATISTICS.requirements(MIXED).shared_reply, layout) == {ODDS}
+    assert not reply_names(STATISTICS.requirements(plain).shared_reply, layout)
+
+
+@pytest.mark.parametrize("value", ["true", 1, 0.5, None, [True]])
+def test_a_mixture_is_on_or_off(value: Any) -> None:
+    with pytest.raises(ConfigError, match="mixture"):
+        options_of(replace(MIXED, options={**MIXED.options, "mixture": value}))
