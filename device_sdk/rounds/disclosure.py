@@ -42,6 +42,10 @@ _SHOWS: Final = {
         "coordinator opens: the sum tells nobody's template, but whether somebody whose face is known took part."
     ),
 }
+_WEIGHED: Final = (
+    "How much each person counts follows from numbers that the coordinator tells all phones of a round: it could choose "
+    "them so that hardly anybody else counts, and the sum is over fewer people than phones."
+)
 _TOLD_APART: Final = (4, 99), (16, 99), (64, 99), (256, 93), (1024, 77), (4096, 65)
 """Phones in an opened sum of moments without noise, and the AUC (in percent) at which a server with other photos of
 people tells members of it from others: the worse of two populations and of two kinds of moments, docs/leakage.md. A
@@ -256,11 +260,14 @@ def summing_disclosure(
 
     Their sums are always under masks: the method refuses others.
     """
+    from mien.methods.statistics import requirements
+
     whose = "one person" if num_people == 1 else f"{num_people} people"
     return (
         f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e3:.0f} KB): the mean of "
         f"what the model makes of {num_images} images of {whose}, that mean multiplied with itself, and how far "
         "pictures of one person lie apart, under masks that are random to whoever sees them alone.",
+        *((_WEIGHED,) if requirements(task).shared_reply else ()),
         *_masked_sums(task, min_cohort),
         *_noise(task),
         *_shown(task),

@@ -187,6 +187,12 @@ class TestSummingStatistics:
         assert "No phone trains." in told
         assert "Nothing is trained." not in told
 
+    def test_a_mixtures_weights_are_said_to_be_the_coordinators(self) -> None:
+        mixture = replace(self.summing, rounds=2, options={"mixture": True})
+        for task, is_said in ((self.summing, False), (mixture, True)):
+            said = " ".join(summing_disclosure(task, self.layout, num_images=9, min_cohort=16, num_people=2))
+            assert ("it could choose them so that hardly anybody else counts" in said) == is_said
+
     @pytest.mark.parametrize(
         ("fewest", "told"),
         [
