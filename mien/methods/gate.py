@@ -87,7 +87,7 @@ def discriminant(nu_D: Floats, s_DD: Matrix) -> tuple[Floats, float]:
 
     That is their squared distance; halfway between them w'u is half of it.
     """
-    w_D: Floats = np.linalg.solve((np.eye(len(nu_D)) + s_DD) / 2, nu_D)
+    w_D: Floats = np.asarray(np.linalg.solve((np.eye(len(nu_D)) + s_DD) / 2, nu_D), np.float64)
     return w_D, float(nu_D @ w_D)
 
 

@@ -78,14 +78,15 @@ def measure(job: Job) -> Mapping[str, Any]:
     division = divide(faces.bench.people, settings, job.seed)
     order = [faces.own[i] for i in np.random.default_rng([job.seed, 16]).permutation(len(faces.own))]
     known, public = order[: settings["own"]], order[settings["own"] :][: settings["own_public"]]
-    mixed, others = np.split(np.array(order[settings["own"] + settings["own_public"] :]), [settings["mixed"]])
+    left = order[settings["own"] + settings["own_public"] :]
+    mixed, others = left[: settings["mixed"]], left[settings["mixed"] :]
     model, runtime = behind_features(faces, known if settings["gated"] else ())
     crops = numbers_as_crops(len(faces.features))
     theta = model.theta
     if settings["system"] == "statistics":
-        held = division.public if settings["held"] == "public" else (*division.phones, *mixed)
+        held = {"public": division.public, "phones": division.phones, "both": (*division.phones, *mixed)}
         task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
-        cohort = Cohort({name: crops[faces.rows[name][:MAX_IMAGES]] for name in held})
+        cohort = Cohort({name: crops[faces.rows[name][:MAX_IMAGES]] for name in held[settings["held"]]})
         theta = adapted(task, model, cohort, runtime)
 
     def scores(people: Sequence[str], most: int) -> Any:
