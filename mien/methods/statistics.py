@@ -521,7 +521,8 @@ def _told_next(
     if odds is None:
         nu_D, s_DD = unmixed(nu_D, s_DD)
     w_D, squared_distance = discriminant(nu_D, s_DD)
-    if not 0 < squared_distance < _MOST_DISTANCE:  # noise, under differential privacy
+    # No covariance gives a longer weight: noise does, under differential privacy.
+    if not (0 < squared_distance < _MOST_DISTANCE and float(w_D @ w_D) < 2.01 * squared_distance):
         return before
     weight_D, bias = options.longest * (w_D @ known_DD), float(w_D @ known_D) - squared_distance / 2
     return {ODDS: np.append(weight_D, bias).astype(np.float32)}

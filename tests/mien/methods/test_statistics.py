@@ -452,6 +452,28 @@ def test_a_cohort_in_which_nobody_counts_leaves_the_total_and_says_so() -> None:
     assert found.figures["people_in_total"] == pytest.approx(60, abs=0.5)
 
 
+@pytest.mark.parametrize("deviation", [1e-3, 0.1, 1.0, 10.0, 1e3])
+def test_noise_leaves_a_mixture_finite_odds_or_none(deviation: float) -> None:
+    """Under differential privacy sums are what noise makes of them: what is told is finite, or a reason is."""
+    task = replace(noised("plda", mixture=True, max_people=1, longest=40.0), rounds=4)
+    part, rng = gated_part(), np.random.default_rng(7)
+    theta = gated_theta(part, scale=1.0)
+    state = STATISTICS.server_start(task, part, theta)
+    for seed in range(3):
+        crops, reply = np.zeros((4, 1, 1, 3), np.uint8), STATISTICS.reply(state, "")
+        sent = []
+        for each in mixture(20, 40, seed=seed):
+            shown = np.concatenate([each, each, each[:, :1]], axis=1)
+            inp = DeviceInput(task, part, 2 * DIM + 1, theta, crops, reply=reply)
+            sent.append(STATISTICS.device_round(inp, Given(shown)).contribution)
+        total = total_of(sent)
+        total.vector[2:] += deviation * rng.standard_normal(len(total.vector) - 2)
+        state = STATISTICS.server_step(task, part, replace(state, theta=theta), total, {})
+        assert np.isfinite(state.theta).all()
+        assert all(np.isfinite(odds).all() for odds in STATISTICS.reply(state, "").values())
+        assert state.lacks or deviation < 10
+
+
 def test_what_a_mixture_needs() -> None:
     with pytest.raises(ConfigError, match="no gate between them: import it with --gate"):
         STATISTICS.contribution_layout(MIXED, part_of(DIM), DIM)
