@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,8 +12,10 @@ from device_sdk.runtimes.feature_cache import DEFAULT_CAPACITY_BYTES
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones import Backbone, layout_of, theta_of
 from mien.backbones.adapter import build_adapted
+from mien.backbones.gate import build_gated
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods.base import Crops
+from mien.methods.gate import population_of
 from mien.protocol.rounds import BlobId
 from mien.specs import FaceInputSpec, ModelSpec
 
@@ -65,6 +67,16 @@ def tiny_cnn(dim: int = 8, *, seed: int = 0, batch_norm: bool = False) -> Tiny:
 def tiny_adapted(dim: int = 8, *, seed: int = 0) -> Tiny:
     """Return `tiny_cnn` with a linear adapter behind it, which alone is trained and does nothing yet."""
     return tiny_of(build_adapted(FaceInputSpec(dim=dim), base=lambda _spec: tiny_cnn(dim, seed=seed).backbone))
+
+
+def tiny_gated(dim: int = 8) -> Tiny:
+    """Return `tiny_cnn` with a closed gate behind it, whose own population are made-up people."""
+    base = tiny_cnn(dim)
+    known = np.concatenate([made_up_crops(4, seed=seed) for seed in range(300, 340)])
+    features = base.runtime().features(base.theta, known)
+    made = tiny_of(build_gated(FaceInputSpec(dim=2 * dim + 1), base=lambda _spec: base.backbone))
+    tensors = made.layout.unflatten(made.theta) | population_of(features, np.arange(len(known)) // 4)
+    return replace(made, theta=made.layout.flatten(tensors))
 
 
 def tiny_linear(dim: int = 3, *, seed: int = 0) -> Tiny:

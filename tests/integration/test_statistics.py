@@ -27,6 +27,7 @@ from mien.contribution import Total
 from mien.errors import BudgetExceededError
 from mien.layout import model_id
 from mien.methods.base import DeviceInput, Runtime
+from mien.methods.gate import responsibility
 from mien.methods.statistics import COUNTS, MEAN, SECOND, STATISTICS, WITHIN
 from mien.protocol.ids import RoundNumber
 from mien.secagg.planner import plan_numbers
@@ -35,7 +36,7 @@ from tests.device_sdk.synthetic import images_of
 from tests.graphs import LIMITS
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_private_phones import DEADLINES
-from tests.tiny import made_up_crops, tiny_adapted
+from tests.tiny import made_up_crops, tiny_adapted, tiny_gated
 
 pytestmark = pytest.mark.slow
 
@@ -226,3 +227,48 @@ def test_engines_add_up_the_same(fleet: RealFleet) -> None:
         vectors.append(STATISTICS.device_round(inp, phone._runtime(MODEL)).contribution.vector)
     for vector in vectors[1:]:
         np.testing.assert_allclose(vector, vectors[0], atol=1e-6)
+
+
+class GatedPhone(Phone):
+    """A phone of a model with a gate."""
+
+    def _runtime(self, model: Model) -> Runtime:
+        return tiny_gated().runtime()
+
+
+def test_the_second_cohort_of_a_mixture_is_told_what_the_first_one_tells(tmp_path: Path) -> None:
+    """Each person of it counts by odds that follow from the first cohort's sum, as the coordinator opened it."""
+    tiny = tiny_gated()
+    part, dim = tiny.part("adapter.*"), tiny.spec.input.dim
+    spec = task("mixed", "wccn")
+    options = {**spec.options, "min_people": 3, "mixture": True}
+    spec = replace(spec, rounds=2, trainable=("adapter.*",), options=options)
+    layout = STATISTICS.contribution_layout(spec, part, dim)
+
+    def sent(phones: list[Phone]) -> Total:
+        total = Total.empty(layout)
+        for phone in phones:
+            total = total.plus(layout.parse(phone.contribution))
+        return total
+
+    with real_fleet(tmp_path) as fleet:
+        fleet.release(Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None))
+        task_id = fleet.submit(spec)
+        first = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(3)]
+        second = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(3, 6)]
+        taken_part(list(first))
+        taken_part(list(second))
+        reports = fleet.outcome(task_id)
+    after = STATISTICS.server_step(spec, part, STATISTICS.server_start(spec, part, tiny.theta), sent(list(first)), {})
+    (odds,) = STATISTICS.reply(after, "").values()
+    for phone in second:  # of one person, whose mean feature is what they add by what they count
+        added = layout.parse(phone.contribution).vector
+        counted = float(added[layout.slices[COUNTS]][0])
+        mean = added[layout.slices[MEAN]].astype(np.float64) / counted
+        assert counted * options["max_people"] == pytest.approx(responsibility(odds, mean), abs=1e-4)
+    weighed = float(sent(list(second))[COUNTS][0]) * options["max_people"]
+    assert 0 < weighed < 3, "three people, who count by less than all"
+    assert [each.metrics["phones_in_total"] for each in reports] == [3, 6]
+    assert reports[1].metrics["people_in_total"] == pytest.approx(weighed, abs=1e-5)
+    said = " ".join(first[0].said)
+    assert "it could choose them so that hardly anybody else counts" in said

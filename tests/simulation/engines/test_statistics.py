@@ -7,11 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mien.backbones.gate import build_gated
 from mien.errors import ConfigError
 from mien.methods.base import IN_TOTAL
-from mien.methods.gate import population_of
-from mien.specs import CohortSpec, FaceInputSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 from simulation.engines.base import Engine, RoundWork, SequentialEngine, combined
 from simulation.engines.choice import choose
 from simulation.engines.engine import Cohort, Run, run_task, select
@@ -22,7 +20,7 @@ from simulation.engines.sums import Sums
 from simulation.runs.spec import RunSpec
 from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import several
-from tests.tiny import Tiny, made_up_crops, tiny_adapted, tiny_cnn, tiny_of
+from tests.tiny import made_up_crops, tiny_adapted, tiny_gated
 
 pytestmark = pytest.mark.numerics
 
@@ -106,20 +104,10 @@ def test_cohorts_that_do_not_overlap_make_the_map_of_all() -> None:
 # Phones that hold people of both populations: what a cohort is told depends on the one before.
 
 
-def gated() -> Tiny:
-    """Return the tiny recogniser with a gate, whose own population are bright people."""
-    base = tiny_cnn(DIM)
-    known = np.concatenate([made_up_crops(4, seed=seed) for seed in range(300, 340)])
-    features = base.runtime().features(base.theta, known)
-    made = tiny_of(build_gated(FaceInputSpec(dim=2 * DIM + 1), base=lambda _spec: base.backbone))
-    tensors = made.layout.unflatten(made.theta) | population_of(features, np.arange(len(known)) // 4)
-    return replace(made, theta=made.layout.flatten(tensors))
-
-
 @pytest.mark.parametrize("name", ["stacked", "fused", "auto"])
 def test_every_engine_weighs_a_mixture_alike(name: str) -> None:
     """Of 60 people on 60 phones half are bright; in the second cohort hardly any of these counts."""
-    model = gated()
+    model = tiny_gated()
     part, dim = model.part("adapter.*"), 2 * DIM + 1
     dark = {f"n{k}": made_up_crops(4, seed=500 + k) // 4 for k in range(30)}
     phones = Cohort({**{f"o{k}": made_up_crops(4, seed=600 + k) for k in range(30)}, **dark})
