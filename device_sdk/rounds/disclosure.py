@@ -43,8 +43,8 @@ _SHOWS: Final = {
     ),
 }
 _WEIGHED: Final = (
-    "How much each person counts follows from numbers that the coordinator tells all phones of a round: it could choose "
-    "them so that hardly anybody else counts, and the sum is over fewer people than phones."
+    "How much each person counts follows from numbers that the coordinator tells all phones of a round: it could "
+    "choose them so that hardly anybody else counts, and the sum is over fewer people than phones."
 )
 _TOLD_APART: Final = (4, 99), (16, 99), (64, 99), (256, 93), (1024, 77), (4096, 65)
 """Phones in an opened sum of moments without noise, and the AUC (in percent) at which a server with other photos of

@@ -11,7 +11,7 @@ import pytest
 from mien.contribution import Contribution, Total
 from mien.errors import ConfigError, CorruptDataError, MienError, NonFiniteError
 from mien.methods.base import DeviceInput, reply_names
-from mien.methods.statistics import COUNTS, MEAN, ODDS, SECOND, STATISTICS, WITHIN, norm_bound, options_of
+from mien.methods.statistics import COUNTS, MEAN, ODDS, SECOND, STATISTICS, WITHIN, check_sums, norm_bound, options_of
 from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
 from mien.secagg.planner import plan_round
@@ -175,3 +175,15 @@ def test_odds_are_told_to_mixtures_alone() -> None:
 def test_a_mixture_is_on_or_off(value: Any) -> None:
     with pytest.raises(ConfigError, match="mixture"):
         options_of(replace(MIXED, options={**MIXED.options, "mixture": value}))
+
+
+@pytest.mark.parametrize(("lane", "value"), [(COUNTS, -1.0), (MEAN, 1.0), (SECOND, 1.0), (WITHIN, 1.0)])
+def test_a_cohort_in_which_nobody_counts_has_no_moments(lane: str, value: float) -> None:
+    """All may weigh nothing in a mixture, and then there is nothing of which a mean, a square or a scatter could be."""
+    total = Total(HONEST[0].layout, np.zeros(HONEST[0].layout.summed_size), 60)
+    check_sums(total, DIM, is_weighed=True)
+    with pytest.raises(CorruptDataError, match="counts of people"):
+        check_sums(total, DIM)
+    total[lane][0] = value
+    with pytest.raises(CorruptDataError, match="a phone lied or is broken"):
+        check_sums(total, DIM, is_weighed=True)
