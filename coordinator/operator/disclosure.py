@@ -51,13 +51,13 @@ _REVEALED: Final = {
 def disclosures(task: TaskSpec) -> list[str]:
     """Return a task's disclosures to the server, one sentence or two each, the most telling last."""
     privacy = task.privacy
-    told = [_cohort(task), _masked(task) if privacy.is_masked else UNMASKED]
+    method = _method(task)
+    told = [_cohort(task, method), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:
         told.append(
             f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
             f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
         )
-    method = _method(task)
     if method is not None and method.trains and not method.is_minimised:
         told.append(
             "No phone trains. Each adds the mean of what the model makes of a person's pictures, that mean multiplied "
@@ -86,12 +86,18 @@ def _method(task: TaskSpec) -> Method | None:
     return METHODS.get(task.method)
 
 
-def _cohort(task: TaskSpec) -> str:
+def _cohort(task: TaskSpec, method: Method | None) -> str:
     smallest = smallest_sum(task)
     told = (
         f"A round's sum covers at least {smallest} phones; each phone refuses to take part in a sum over "
         "fewer than its own floor."
     )
+    if (each := 1 if method is None else method.requirements(task).phones_as_one) > 1:
+        told += (
+            f" Of this task it asks for {each} times its floor, for what phones are told weighs people: with "
+            f"privacy.min_cohort {task.privacy.min_cohort} those take part whose floor is "
+            f"{task.privacy.min_cohort // each} or less, and no phone's is below 2."
+        )
     if smallest >= _FEW:
         return told
     return f"{told} A sum over so few tells much of each: {_FEW} or more hide a phone better."

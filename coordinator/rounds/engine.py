@@ -484,7 +484,7 @@ class Engine:
             side, task = cohort.side, cohort.task
             if side.role is not caller.role or cohort.bars(caller.device_id):
                 continue
-            wants_more = smallest_sum(side.plan.task) < caller.min_cohort
+            wants_more = not _is_hidden(caller, side.plan)
             task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
             if not wants_more and cohort.wants_devices and _has_share(caller, cohort):
                 task.note(task.unable, caller.device_id, is_passed_over=not caller.can_train(side.plan))
@@ -786,11 +786,12 @@ def _wake_followers(task: Task) -> None:
 
 def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     """Return why tasks that want devices of the caller's role are not for this one; nothing where one is."""
-    sums = [smallest_sum(plan.task) for plan in plans]
-    if too_small := [size for size in sums if size < caller.min_cohort]:
+    if too_small := [plan for plan in plans if not _is_hidden(caller, plan)]:
+        most = max(too_small, key=lambda plan: smallest_sum(plan.task))
+        takes = f", which takes {fewest}" if (fewest := _fewest(caller, most)) > caller.min_cohort else ""
         return (
-            f"a task here opens sums over {max(too_small)} devices, and this device's owner agreed to "
-            f"{caller.min_cohort} or more; to take part, lower --min-cohort"
+            f"a task here opens sums over {smallest_sum(most.task)} devices, and this device's owner agreed to "
+            f"{caller.min_cohort} or more{takes}; to take part, lower --min-cohort"
         )
     beyond = next((plan for plan in plans if not caller.can_do(plan)), None)
     if beyond is None:
@@ -807,12 +808,21 @@ def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     )
 
 
+def _fewest(caller: Caller, plan: TaskPlan) -> int:
+    """Return the fewest devices of a sum of the task that the caller's owner agreed to."""
+    return plan.requirements.fewest(caller.min_cohort)
+
+
+def _is_hidden(caller: Caller, plan: TaskPlan) -> bool:
+    return smallest_sum(plan.task) >= _fewest(caller, plan)
+
+
 def _is_for(caller: Caller, cohort: Cohort) -> bool:
     """Return whether a device may be offered to a cohort that looks for devices."""
     side = cohort.side
     if side.role is not caller.role or not cohort.wants_devices or cohort.bars(caller.device_id):
         return False
-    if smallest_sum(side.plan.task) < caller.min_cohort or not _has_share(caller, cohort):
+    if not _is_hidden(caller, side.plan) or not _has_share(caller, cohort):
         return False
     return caller.can_do(side.plan)
 

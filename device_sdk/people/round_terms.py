@@ -60,8 +60,11 @@ class SumTerms:
         self, min_cohort: int, admitted_by_unix_s: float = math.inf, *, counts_attested: bool = False
     ) -> DevicePolicy:
         """Return the policy for message 0: the owner's floor and whom it counts, and what the task itself promises."""
+        from mien.methods.registry import find_method  # loads every method, which a gallery alone need not
+
+        needed = find_method(self.task.method).requirements(self.task)
         return DevicePolicy(
-            min_cohort=max(min_cohort, smallest_sum(self.task)),
+            min_cohort=max(needed.fewest(min_cohort), smallest_sum(self.task)),
             admitted_by_unix_s=admitted_by_unix_s,
             counts_attested=counts_attested,
             profiles=frozenset({PROFILES[self.task.privacy.secure_aggregation]}),

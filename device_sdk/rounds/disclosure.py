@@ -43,8 +43,9 @@ _SHOWS: Final = {
     ),
 }
 _WEIGHED: Final = (
-    "How much each person counts follows from numbers that the coordinator tells all phones of a round: it could "
-    "choose them so that hardly anybody else counts, and the sum is over fewer people than phones."
+    "How much each person counts follows from numbers that the coordinator tells all phones of a round. Phones let "
+    "nobody count less than a tenth of another: whichever it chooses, {least} phones hide this one at least as well as "
+    "{as_many} of which all count alike."
 )
 _TOLD_APART: Final = (4, 99), (16, 99), (64, 99), (256, 93), (1024, 77), (4096, 65)
 """Phones in an opened sum of moments without noise, and the AUC (in percent) at which a server with other photos of
@@ -53,6 +54,7 @@ cohort is of 5,000 phones at most.
 """
 
 _WEAKER_PROFILES: Final = ("honest_but_curious",)
+_LEAST_FLOOR: Final = 2
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Agreement:
     person: str = ""
 
     def __post_init__(self) -> None:
-        if self.min_cohort < 2:
+        if self.min_cohort < _LEAST_FLOOR:
             raise ConfigError(
                 f"participation.min_cohort is {self.min_cohort}; a sum over fewer than 2 devices hides nobody"
             )
@@ -105,11 +107,7 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
     The task's word is checked against the contribution it asks for: lanes in clear need a name in `reveals`.
     """
     _check_sums(task, agreement)
-    if task.privacy.min_cohort < agreement.min_cohort:
-        raise ConfigError(
-            f"task {task.name!r} lets the coordinator see sums over {task.privacy.min_cohort} devices; this device "
-            f"agrees to {agreement.min_cohort} or more. If that is your wish: --min-cohort {task.privacy.min_cohort}"
-        )
+    _check_floor(task, agreement)
     refused = sorted(set(task.privacy.reveals).difference(agreement.allow_reveal))
     if refused:
         raise ConfigError(
@@ -124,6 +122,27 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
         raise ConfigError(
             f"task {task.name!r} asks for {lanes} in clear without saying so; do not take part, tell the operator"
         )
+
+
+def _check_floor(task: TaskSpec, agreement: Agreement) -> None:
+    """Raise ConfigError where the task's smallest sum hides this device less well than its owner wants."""
+    from mien.methods.registry import find_method  # loads every method, which settings alone need not
+
+    needed, smallest = find_method(task.method).requirements(task), task.privacy.min_cohort
+    if smallest >= needed.fewest(agreement.min_cohort):
+        return
+    each, would_do = needed.phones_as_one, smallest // needed.phones_as_one
+    takes = (
+        f", which takes {needed.fewest(agreement.min_cohort)} here: what the coordinator tells may make {each} phones "
+        "count as little as one"
+        if each > 1
+        else ""
+    )
+    wish = f"If that is your wish: --min-cohort {would_do}" if would_do >= _LEAST_FLOOR else "Tell the operator"
+    raise ConfigError(
+        f"task {task.name!r} lets the coordinator see sums over {smallest} devices; this device agrees to "
+        f"{agreement.min_cohort} or more{takes}. {wish}"
+    )
 
 
 def is_agreed(method: Method, agreement: Agreement) -> bool:
@@ -199,10 +218,11 @@ def told_apart(least: int) -> tuple[int, int]:
 
 
 def _told_apart(task: TaskSpec) -> str:
-    """Return what was measured of sums as large as this task's."""
+    """Return what was measured of sums as large as this task's, or as the smallest that it is worth."""
+    from mien.methods.registry import find_method
     from mien.secagg.planner import smallest_sum
 
-    size, percent = told_apart(smallest_sum(task))
+    size, percent = told_apart(smallest_sum(task) // find_method(task.method).requirements(task).phones_as_one)
     return (
         f"In trials on such sums over {size:,} phones, of one person who was in the sum and one who was not, a server "
         f"with other photos of both told which was which {percent} times in 100 (guessing: 50)."
@@ -261,13 +281,16 @@ def summing_disclosure(
     Their sums are always under masks: the method refuses others.
     """
     from mien.methods.statistics import requirements
+    from mien.secagg.planner import smallest_sum
 
+    least, each = smallest_sum(task), requirements(task).phones_as_one
+    weighed = (_WEIGHED.format(least=least, as_many=least // each),) if each > 1 else ()
     whose = "one person" if num_people == 1 else f"{num_people} people"
     return (
         f"What leaves this phone: {layout.size:,} numbers ({_upload_bytes(task, layout) / 1e3:.0f} KB): the mean of "
         f"what the model makes of {num_images} images of {whose}, that mean multiplied with itself, and how far "
         "pictures of one person lie apart, under masks that are random to whoever sees them alone.",
-        *((_WEIGHED,) if requirements(task).shared_reply else ()),
+        *weighed,
         *_masked_sums(task, min_cohort),
         *_noise(task),
         *_shown(task),

@@ -231,8 +231,9 @@ class Requirements:
     says which devices may be asked: those in the first so many of the roll-out of the task's model. `caution` warns of
     a setting that is allowed and trains little or nothing. `shared_reply`
     names arrays of the reply that are the same for all devices of a round: those of a masked one agree on them
-    (`shared_words`), so that a server that tells one device something else gets no sum. `why_synchronous` says what
-    needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older model
+    (`shared_words`), so that a server that tells one device something else gets no sum. `phones_as_one`: where what is
+    told weighs devices, so many of them may hide another no better than one that counts alike. `why_synchronous` says
+    what needs one cohort after another; where it is empty, asynchronous mode may weigh the update of an older model
     (`mien.rounds.buffered`): devices are told no more than a model, and theirs is all that is sent.
     """
 
@@ -243,7 +244,12 @@ class Requirements:
     share: float = 1.0
     caution: str = ""
     shared_reply: tuple[str, ...] = ()
+    phones_as_one: int = 1
     why_synchronous: str = "nothing shows that its step holds for updates to an earlier model"
+
+    def fewest(self, floor: int) -> int:
+        """Return the fewest devices of a sum that hide each of them as well as a sum over `floor` hides equals."""
+        return floor * self.phones_as_one
 
 
 class Property(Enum):

@@ -7,7 +7,8 @@ that holds people apart and one person's pictures together, in closed form: the 
 The model is frozen, so sums of any cohorts add up: the rounds of a task are cohorts whose phones count once, and each
 round's map is that of all cohorts so far. A model with a gate (`mien.methods.gate`) keeps its own population beside
 phones', whose moments say whose a picture is. Where phones hold people of both, `options.mixture` tells each cohort
-what the cohorts before say of that, and a person counts by the probability r_i that they are of the other population.
+what the cohorts before say of that, and a person counts by the probability r_i that they are of the other population:
+never less than a tenth, so that no coordinator's odds make a sum that is of one person alone.
 
     phone   m_i = 1/n_i sum_j x_ij,  W_i = sum_j (x_ij - m_i)(x_ij - m_i)' / (n_i - 1) where n_i > 1
             adds 1, [n_i > 1], 1/n_i, m_i, m_i m_i' and W_i of each person i
@@ -15,7 +16,8 @@ what the cohorts before say of that, and a person counts by the probability r_i 
             R = ((1 - r) W + r tr(W) / D I)^(-1/2),  R B R = V diag(lambda) V',  A = V diag(g) V' R
             centre A = I;  wccn g = 1;  lda g = 1 for the k largest lambda, 0 else;  plda g^2 = lambda / (lambda + 1)
             auto: the one of these that separates the newest cohort's people best, predicted from their mu, W and B
-    mixture phone   r_i = 1 / (1 + exp(-(w'm_i + c))), and adds r_i times as much; 1 in the first cohort, told no w, c
+    mixture phone   r_i = 1 / (1 + exp(-(w'm_i + c))), and adds 0.1 + 0.9 r_i times as much; all in the first cohort,
+                    which is told no w, c
             server  w, c from the total of the cohorts that were told some; of the first cohort's until there is one
 
 Sources: Fisher, "The use of multiple measurements in taxonomic problems" (1936), `lda`; Hatch, Kajarekar, Stolcke,
@@ -55,7 +57,21 @@ from mien.methods.base import (
 )
 from mien.methods.check_reply import told
 from mien.methods.form_choice import OWN, best_of, drawn_pairs, predicted_eer, predicted_level
-from mien.methods.gate import GATE, LEVEL_FMR, POPULATION, closed, discriminant, opened, responsibility, seen, unmixed
+from mien.methods.gate import (
+    GATE,
+    LEAST_WEIGHT,
+    LEVEL_FMR,
+    PHONES_AS_ONE,
+    POPULATION,
+    WORST_SHARE,
+    closed,
+    discriminant,
+    misjudged,
+    opened,
+    seen,
+    unmixed,
+    weight_of,
+)
 from mien.methods.proxies import own_labels
 from mien.methods.spreadout import Matrix, pack_symmetric, packed_size, unpack_symmetric
 from mien.secagg.config import CohortTerms
@@ -122,7 +138,8 @@ class StatisticsOptions:
     and rounding largest beside it.
 
     `mixture` is for a model with a gate whose phones also hold people of its own population: each person counts by the
-    probability that they are not, by what earlier cohorts tell.
+    probability that they are not, by what earlier cohorts tell, and by a tenth at least. So a phone whose owner asks
+    for sums over K phones takes part where privacy.min_cohort is 10 K.
     """
 
     form: Form = "wccn"
@@ -173,7 +190,7 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
             "a task: set it to 1"
         )
     if options.mixture:
-        _check_mixture(task, options)
+        _check_mixture(task)
     cohorts = task.rounds - options.mixture  # a mixture forgets the first one, which tells whom to look for
     if (most := cohorts * task.cohort.size * options.max_people) < options.min_people:
         raise ConfigError(
@@ -205,17 +222,12 @@ def options_of(task: TaskSpec) -> StatisticsOptions:
     return options
 
 
-def _check_mixture(task: TaskSpec, options: StatisticsOptions) -> None:
-    """Raise ConfigError for a mixture of which no cohort is told of another, or whose sums tell nothing apart."""
+def _check_mixture(task: TaskSpec) -> None:
+    """Raise ConfigError for a mixture of which no cohort is told of another."""
     if task.rounds < 2:
         raise ConfigError(
             "options.mixture weighs people by what earlier cohorts tell of their population, and rounds is 1: set it "
             "to 2 or more, or options.mixture to false"
-        )
-    if task.privacy.dp.is_on and not lane_scales(task)[SECOND]:
-        raise ConfigError(
-            f"options.mixture needs second moments to tell populations apart, and under differential privacy form "
-            f'{options.form} sends none: set options.form to "plda" or "lda"'
         )
 
 
@@ -238,7 +250,8 @@ def lane_scales(task: TaskSpec) -> Mapping[str, float]:
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
     """Return the lanes: count, weight (always 1), counts of people, sums of means, of their squares and of scatters.
 
-    Raises ConfigError for a task that trains another part than the adapter, so that its features would not stay.
+    Raises ConfigError for a task that trains another part than the adapter, so that its features would not stay, and
+    for one whose sums do not tell what a gate needs.
     """
     options = options_of(task)
     own = dim_of(part)
@@ -248,6 +261,11 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
         raise ConfigError(
             "options.mixture tells phones' people from those whom the model was made for, and this model has no gate "
             "between them: import it with --gate, or set options.mixture to false"
+        )
+    if is_gated(part) and not lane_scales(task)[SECOND]:
+        raise ConfigError(
+            "a gate needs second moments to tell populations apart, and under differential privacy form "
+            f'{options.form} sends none: set options.form to "plda" or "lda"'
         )
     if options.form == "lda" and options.rank >= own:
         raise ConfigError(f"options.rank is {options.rank}; with {own} features it must be below that, or take wccn")
@@ -280,7 +298,7 @@ def is_gated(part: ParameterPart) -> bool:
 def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     """Return a phone's addends; it keeps nothing. Raises ConfigError where features are longer than the task says.
 
-    In a mixture a person whose responsibility is r adds r times as much, so that no lane gets longer.
+    In a mixture each person's addends are times their weight of 1 at most, so that no lane gets longer.
     """
     options = options_of(inp.task)
     layout = contribution_layout(inp.task, inp.part, inp.dim)
@@ -304,7 +322,7 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     odds = told(inp.reply, ODDS, (dim + 1,)) if options.mixture else None
     for person in people:
         own_ND = x_ND[labels == person]
-        share = 1.0 if odds is None else responsibility(odds, own_ND.mean(axis=0))
+        share = 1.0 if odds is None else weight_of(odds, own_ND.mean(axis=0))
         for name, values in person_addends(own_ND, options.within_clip).items():
             sums[name] += share * values
     one, scales = np.ones(1, np.float32), lane_scales(inp.task)
@@ -380,7 +398,7 @@ def server_step(
     options, dim = options_of(task), dim_of(part)
     total, odds = _unscaled(task, total), state.arrays.get(ODDS)
     if not task.privacy.dp.is_on:
-        check_sums(total, dim, is_weighed=odds is not None)
+        check_sums(total, dim, least=(1.0 if odds is None else LEAST_WEIGHT) / options.max_people)
     cohort, earlier, own = total, None, part.gather(state.theta)
     noise = within_noise(task, total.num_reports)
     model = np.frombuffer(hashlib.sha256(frozen(part, state.theta).tobytes()).digest(), np.uint8)
@@ -524,6 +542,9 @@ def _told_next(
     # No covariance gives a longer weight: noise does, under differential privacy.
     if not (0 < squared_distance < _MOST_DISTANCE and float(w_D @ w_D) < 2.01 * squared_distance):
         return before
+    # The model's own people count a tenth each: where they are all that there is, nothing tells of others.
+    if odds is not None and misjudged(math.sqrt(squared_distance)) > WORST_SHARE:
+        return before
     weight_D, bias = options.longest * (w_D @ known_DD), float(w_D @ known_D) - squared_distance / 2
     return {ODDS: np.append(weight_D, bias).astype(np.float32)}
 
@@ -573,23 +594,22 @@ def _running_total(kept: Mapping[str, NDArray[Any]], layout: ContributionLayout,
     return Total(layout, vector, num_phones)
 
 
-def check_sums(total: Total, dim: int, *, is_weighed: bool = False) -> None:
+def check_sums(total: Total, dim: int, *, least: float = 0.0) -> None:
     """Raise CorruptDataError for a sum that the statistics of so many phones cannot have.
 
-    Where people are weighed by their responsibilities all of them may weigh nothing. It finds a phone that lied without
-    care; one that knows these rules can stay within them.
+    `least` is what a phone with one person adds to the count of people, a weight divided by the most people of one. It
+    finds a phone that lied without care; one that knows these rules can stay within them.
     """
     most, slack = total.num_reports, _SLACK * total.num_reports
     people, pairs, inverse = (float(count) for count in total[COUNTS])
-    fewest = -slack if is_weighed else slack
+    fewest = max(slack, least * total.num_reports - slack)
     if not (fewest < people <= most + slack and -slack <= pairs <= people + slack):
         raise _impossible("counts of people")
     if not people - pairs - slack <= inverse <= people - pairs / 2 + slack:
         raise _impossible("counts of pictures")
     second_DD = unpack_symmetric(total[SECOND], dim)
     within = total[WITHIN]
-    # Of hardly anybody the mean is rounding, and divided by nothing.
-    apart_DD = second_DD - np.outer(total[MEAN], total[MEAN]) / max(people, slack)
+    apart_DD = second_DD - np.outer(total[MEAN], total[MEAN]) / people
     if float(np.trace(second_DD)) > people + slack or float(np.linalg.eigvalsh(apart_DD)[0]) < -slack:
         raise _impossible("means of people")
     least = float(np.linalg.eigvalsh(unpack_symmetric(within, dim))[0])
@@ -703,10 +723,12 @@ def reply(state: ServerState, device: str) -> Arrays:
 
 
 def requirements(task: TaskSpec) -> Requirements:
-    """Return the rounds' requirements: one cohort after the other, and in a mixture the same odds for all of one."""
+    """Return the rounds' requirements: one cohort after the other, in a mixture of more phones with the same odds."""
     options = from_mapping(StatisticsOptions, task.options, where="options.")
-    told_alike = (ODDS,) if options.mixture else ()
-    return Requirements(shared_reply=told_alike, why_synchronous="its sums add up, and none is stale")
+    why = "its sums add up, and none is stale"
+    if options.mixture:
+        return Requirements(shared_reply=(ODDS,), phones_as_one=PHONES_AS_ONE, why_synchronous=why)
+    return Requirements(why_synchronous=why)
 
 
 STATISTICS: Final = Method(

@@ -155,12 +155,13 @@ def test_odds_in_another_form_send_nothing(odds: Any) -> None:
 
 @pytest.mark.parametrize("scale", [-3e38, -1e3, 0.0, 1e3, 3e38])
 def test_no_odds_make_a_phone_add_more_than_it_does(scale: float) -> None:
-    """A responsibility is from 0 to 1, so each element lies between 0 and what it is where everybody counts."""
+    """A weight is from a tenth to 1, and so is each element, of what it is where everybody counts."""
     found = mixed_phone(np.full(DIM + 1, scale, np.float32)).vector[2:]
     whole = mixed_phone(np.array([0.0] * DIM + [100.0], np.float32)).vector[2:]
     assert np.isfinite(found).all()
     assert (np.abs(found) <= np.abs(whole)).all()
     assert (found * whole >= 0).all()
+    assert (np.abs(found) >= 0.1 * np.abs(whole) - 1e-9).all()
 
 
 def test_odds_are_told_to_mixtures_alone() -> None:
@@ -177,13 +178,47 @@ def test_a_mixture_is_on_or_off(value: Any) -> None:
         options_of(replace(MIXED, options={**MIXED.options, "mixture": value}))
 
 
-@pytest.mark.parametrize(("lane", "value"), [(COUNTS, -1.0), (MEAN, 1.0), (SECOND, 1.0), (WITHIN, 1.0)])
-def test_a_cohort_in_which_nobody_counts_has_no_moments(lane: str, value: float) -> None:
-    """All may weigh nothing in a mixture, and then there is nothing of which a mean, a square or a scatter could be."""
-    total = Total(HONEST[0].layout, np.zeros(HONEST[0].layout.summed_size), 60)
-    check_sums(total, DIM, is_weighed=True)
+def mixed_people(features: list[Any], odds: Any) -> list[Contribution]:
+    """Return what phones send that hold one person each and were told these odds."""
+    part, sent = gated_part(), []
+    for own_ND in features:
+        crops = np.zeros((len(own_ND), 1, 1, 3), np.uint8)
+        inp = DeviceInput(MIXED, part, 2 * DIM + 1, gated_theta(part, scale=1.0), crops, reply={ODDS: odds})
+        shown = np.concatenate([own_ND, own_ND, own_ND[:, :1]], axis=1)
+        sent.append(STATISTICS.device_round(inp, Given(shown)).contribution)
+    return sent
+
+
+@pytest.mark.parametrize("num_phones", [20, 160])
+def test_no_odds_make_a_sum_of_one_persons_template(num_phones: int) -> None:
+    """A coordinator that knows a face singles it out: the others still are what the owner's floor asks for."""
+    held = people(num_phones, seed=11)
+    held[0] = held[0] + 10  # a face that is far from all others, so that linear odds tell it from them
+    means = [each.mean(axis=0) / MIXED.options["longest"] for each in held]
+    aimed = means[0] - np.mean(means[1:], axis=0)
+    between = max(float(aimed @ each) for each in means[1:])
+    assert between < float(aimed @ means[0]), "the odds do tell this person from all others"
+    scale = 1e4 / (float(aimed @ means[0]) - between)
+    bias = -scale * (float(aimed @ means[0]) + between) / 2
+    odds = np.append(scale * aimed, bias).astype(np.float32)
+    sent = mixed_people(held, odds)
+    counts = [float(each.vector[each.layout.slices[COUNTS]][0]) for each in sent]
+    whole = 1 / MIXED.options["max_people"]
+    assert counts[0] == pytest.approx(whole)
+    assert counts[1:] == pytest.approx([whole / 10] * (num_phones - 1))
+    share = counts[0] / sum(counts)
+    assert share <= 1 / (1 + (num_phones - 1) / 10) + 1e-6
+    floor = num_phones // STATISTICS.requirements(MIXED).phones_as_one
+    assert share < 1 / floor, "an owner who asks for that floor is no larger a part of it than where all count alike"
+
+
+def test_a_weighed_sum_has_a_tenth_of_each_phone() -> None:
+    """A sum in which hardly anybody counts is none: phones that sent less broke the rule that hides the others."""
+    sent = mixed_people(people(60, seed=12), np.array([0.0] * DIM + [-100.0], np.float32))
+    total, least = total_of(sent), 0.1 / MIXED.options["max_people"]
+    check_sums(total, DIM, least=least)
     with pytest.raises(CorruptDataError, match="counts of people"):
-        check_sums(total, DIM)
-    total[lane][0] = value
-    with pytest.raises(CorruptDataError, match="a phone lied or is broken"):
-        check_sums(total, DIM, is_weighed=True)
+        check_sums(total, DIM, least=10 * least)
+    halved = Total(total.layout, 0.5 * total.vector, total.num_reports)
+    with pytest.raises(CorruptDataError, match="counts of people"):
+        check_sums(halved, DIM, least=least)

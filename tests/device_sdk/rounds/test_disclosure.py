@@ -187,11 +187,34 @@ class TestSummingStatistics:
         assert "No phone trains." in told
         assert "Nothing is trained." not in told
 
+    def mixture(self, *, min_cohort: int) -> TaskSpec:
+        return replace(
+            self.summing,
+            rounds=2,
+            cohort=CohortSpec(size=min_cohort, min_reports=min_cohort),
+            privacy=replace(self.summing.privacy, min_cohort=min_cohort),
+            options={"mixture": True},
+        )
+
     def test_a_mixtures_weights_are_said_to_be_the_coordinators(self) -> None:
-        mixture = replace(self.summing, rounds=2, options={"mixture": True})
-        for task, is_said in ((self.summing, False), (mixture, True)):
+        """And what they can do at most; a sum of it tells who is in it like one of as many as it is worth."""
+        told = "160 phones hide this one at least as well as 16 of which all count alike"
+        for task, is_said in ((self.summing, False), (self.mixture(min_cohort=160), True)):
             said = " ".join(summing_disclosure(task, self.layout, num_images=9, min_cohort=16, num_people=2))
-            assert ("it could choose them so that hardly anybody else counts" in said) == is_said
+            assert (told in said) == is_said
+            assert "In trials on such sums over 16 phones" in said
+
+    def test_a_mixture_in_which_phones_may_count_a_tenth_needs_ten_times_the_floor(self) -> None:
+        """Whatever odds it is told, such a phone is no larger a part of the sum than the owner's floor allows."""
+        reveals = frozenset({"class_moment"})
+        check_agreed(self.mixture(min_cohort=160), self.layout, Agreement(allow_reveal=reveals))
+        with pytest.raises(
+            ConfigError, match=r"over 159 devices; this device agrees to 16 or more, which takes 160.*--min-cohort 15$"
+        ):
+            check_agreed(self.mixture(min_cohort=159), self.layout, Agreement(allow_reveal=reveals))
+        with pytest.raises(ConfigError, match=r"2 or more, which takes 20.*as one\. Tell the operator$"):
+            check_agreed(self.mixture(min_cohort=19), self.layout, Agreement(min_cohort=2, allow_reveal=reveals))
+        check_agreed(self.mixture(min_cohort=20), self.layout, Agreement(min_cohort=2, allow_reveal=reveals))
 
     @pytest.mark.parametrize(
         ("fewest", "told"),

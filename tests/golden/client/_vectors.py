@@ -356,9 +356,6 @@ UNSUMMED: Mapping[str, TaskSpec] = {
     "a clip that moves": replace(PRIVATE, privacy=replace(PRIVATE.privacy, dp=replace(ADAPTIVE, max_participations=1))),
     "a mixture of one cohort": replace(summed(mixture=True), rounds=1),
     "a mixture whose first cohort is all there is": replace(summed(mixture=True, min_people=30), rounds=2),
-    "a mixture whose noised sums have no second moments": replace(
-        PRIVATE, rounds=2, options={**PRIVATE.options, "mixture": True}
-    ),
     "an option that is not there": summed(centred=True),
 }
 
@@ -435,6 +432,7 @@ def gated() -> Json:
         "labels": [0, 0, 1],
         "seed": 5,
         "contribution": sent.contribution.to_bytes().hex(),
+        "without_second_moments": task_to_json(PRIVATE).decode(),
         "mixtures": [
             {
                 "json": task_to_json(mixture).decode(),

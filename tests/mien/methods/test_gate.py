@@ -23,6 +23,7 @@ from mien.methods.gate import (
     population_of,
     responsibility,
     unmixed,
+    weight_of,
 )
 
 pytestmark = pytest.mark.numerics
@@ -85,6 +86,13 @@ def test_a_responsibility_is_a_probability_whatever_the_odds() -> None:
     assert responsibility(odds, mean) == pytest.approx(0.75)
     assert responsibility(1e30 * odds, mean) == 1.0
     assert 0.0 <= responsibility(-1e30 * odds, mean) < 1e-300
+
+
+def test_nobody_counts_less_than_a_tenth_whatever_the_odds() -> None:
+    mean, odds = np.array([0.5, -0.5]), np.array([2.0, 0.0, math.log(3) - 1], np.float32)
+    assert weight_of(odds, mean) == pytest.approx(0.1 + 0.9 * 0.75)
+    assert weight_of(1e30 * odds, mean) == 1.0
+    assert weight_of(-1e30 * odds, mean) == 0.1
 
 
 def test_as_many_pictures_are_misjudged_as_predicted() -> None:

@@ -134,7 +134,12 @@ public final class TrainingActivity extends Screen {
             return stage;
         }
         String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
-        return stage + "\n" + sends + moments(told) + noise(told);
+        return stage + "\n" + sends + weights(told) + moments(told) + noise(told);
+    }
+
+    /** Returns what the coordinator's choice of weights can do, where it has one. */
+    private String weights(Disclosure told) {
+        return told.worth == told.fewest ? "" : "\n" + getString(R.string.training_weighed, told.fewest, told.worth);
     }
 
     /** Returns how well the sum tells who is in it, where it is one of moments in clear. */

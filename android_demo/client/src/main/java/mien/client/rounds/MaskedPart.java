@@ -22,6 +22,7 @@ import mien.client.secagg.RandomBytes;
 import mien.client.secagg.RoundConfig;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.Methods;
 import mien.client.tasks.TaskSpec;
 import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
@@ -183,7 +184,7 @@ final class MaskedPart {
     }
 
     private Policy policy() {
-        int minCohort = Math.max(agreement.minCohort, task.smallestSum);
+        int minCohort = Math.max(Methods.fewest(task, agreement.minCohort), task.smallestSum);
         if (agreement.minPeerAgeDays == 0) {
             return new Policy(minCohort, agreement.profiles);
         }

@@ -113,9 +113,11 @@ public final class Agreement {
                     task,
                     "would show the coordinator this phone's " + task.reveals + ", and its owner agreed to " + reveals);
         }
-        if (task.minCohort < minCohort) {
+        int fewest = Methods.fewest(task, minCohort);
+        if (task.minCohort < fewest) {
+            String why = fewest == minCohort ? "" : ", which it takes to be hidden as among " + minCohort + " that count alike";
             throw refused(
-                    task, "lets the coordinator see sums over " + task.minCohort + " devices, less than " + minCohort);
+                    task, "lets the coordinator see sums over " + task.minCohort + " devices, less than " + fewest + why);
         }
     }
 

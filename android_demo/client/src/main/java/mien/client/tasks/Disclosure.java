@@ -26,6 +26,11 @@ public final class Disclosure {
     /** The fewest devices whose sum is seen. */
     public final int fewest;
     /**
+     * As how few devices, of which all count alike, these hide this one whatever the coordinator tells: fewer than
+     * {@link #fewest} where that says how much each person counts.
+     */
+    public final int worth;
+    /**
      * What the coordinator is shown besides. "class_moment": each person's template, multiplied with itself, is in a sum
      * that the coordinator opens; it tells nobody's template, but whether somebody whose face is known took part.
      */
@@ -54,8 +59,9 @@ public final class Disclosure {
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
         weight = trains ? Math.min(numImages, task.maxWeight) : 1;
         fewest = task.smallestSum;
+        worth = fewest / Methods.phonesAsOne(task);
         reveals = Collections.unmodifiableSet(new TreeSet<>(task.reveals));
-        int[] measured = reveals.contains(Agreement.CLASS_MOMENT) ? toldApart(fewest) : new int[2];
+        int[] measured = reveals.contains(Agreement.CLASS_MOMENT) ? toldApart(worth) : new int[2];
         toldApartPhones = measured[0];
         toldApartPercent = measured[1];
         noise = task.dp.name;

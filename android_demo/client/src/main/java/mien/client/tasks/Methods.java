@@ -151,6 +151,19 @@ public final class Methods {
         return isAgainstEverybody(task) ? Everybody.SHARED : Collections.<String>emptyList();
     }
 
+    /**
+     * Returns the fewest devices of a sum that hide each of them as well as a sum over {@code floor} hides equals: what a
+     * coordinator tells may weigh the devices of a mixture against one another.
+     */
+    public static int fewest(TaskSpec task, int floor) {
+        return (int) Math.min(Integer.MAX_VALUE, (long) floor * phonesAsOne(task));
+    }
+
+    /** Returns how many devices of a sum hide another as well as one that counts as it does. */
+    static int phonesAsOne(TaskSpec task) {
+        return !task.trains() && Statistics.isMixture(task) ? Statistics.PHONES_AS_ONE : 1;
+    }
+
     private static boolean isAgainstEverybody(TaskSpec task) {
         return task.method.equals("fedface") && FedFace.isAgainstEverybody(task);
     }

@@ -27,6 +27,12 @@ final class Statistics {
     /** What phones of a mixture are told, all alike: weights and a bias of the log odds that a person is of theirs. */
     static final String ODDS = "mixture_odds";
 
+    /** So many phones of a mixture hide one of them at least as well as one that counts whole, whatever odds they are told. */
+    static final int PHONES_AS_ONE = 10;
+
+    /** What a person of a mixture counts at least. */
+    private static final double LEAST_WEIGHT = 1.0 / PHONES_AS_ONE;
+
     private static final String WEIGHT = "adapter.weight";
     private static final String BIAS = "adapter.bias";
     private static final String GATE_WEIGHT = "adapter.gate_weight";
@@ -60,7 +66,7 @@ final class Statistics {
         range(task, "options.within_clip", withinClip(task), Double.MIN_VALUE, 1);
         checkPrivacy(task);
         if (isMixture(task)) {
-            checkMixture(task, form);
+            checkMixture(task);
         }
         // A mixture forgets its first cohort.
         int cohorts = isMixture(task) ? task.rounds - 1 : task.rounds;
@@ -124,13 +130,10 @@ final class Statistics {
                 ErrorCode.CONFIG, "task '" + task.name + "' " + why + "; this device stays out of it, tell the operator");
     }
 
-    /** Throws CONFIG for a mixture of which no cohort is told of another, or whose sums do not tell populations apart. */
-    private static void checkMixture(TaskSpec task, String form) {
+    /** Throws CONFIG for a mixture of which no cohort is told of another. */
+    private static void checkMixture(TaskSpec task) {
         if (task.rounds < 2) {
             throw refused(task, "weighs people by what earlier cohorts tell, and has one cohort");
-        }
-        if (task.dp.isOn() && scales(task)[2] == 0) {
-            throw refused(task, "tells populations apart by second moments, which its form " + form + " does not send");
         }
     }
 
@@ -154,7 +157,7 @@ final class Statistics {
 
     /**
      * Returns the lanes; throws CONFIG for a task that trains another part than the adapter, for features would not stay,
-     * and for a map of more directions than they have.
+     * for a gate whose sums do not tell populations apart, and for a map of more directions than features have.
      */
     static ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
         ParameterLayout.Entry bias = part.layout.entries.get(BIAS);
@@ -167,6 +170,9 @@ final class Statistics {
         }
         if (isMixture(task) && !isGated) {
             throw refused(task, "tells phones' people from those of the model's own, which takes a model with a gate");
+        }
+        if (isGated && scales(task)[2] == 0) {
+            throw refused(task, "tells populations apart by second moments, which its form does not send");
         }
         long rank = task.options.number("rank", 32);
         if (task.options.text("form", "wccn").equals("lda") && rank >= own) {
@@ -233,7 +239,8 @@ final class Statistics {
 
     /**
      * Returns a phone's addends of features (N, D), whose people {@code labels} number; of more people than the task
-     * counts, some are drawn. With {@code odds} each person adds their responsibility times as much; null counts everybody.
+     * counts, some are drawn. With {@code odds} each person adds as much less as they are unlikely to be of phones' own
+     * population, and a tenth at least; null counts everybody whole.
      * Throws CONFIG where features are longer than the task says.
      */
     static byte[] contribution(
@@ -332,7 +339,7 @@ final class Statistics {
                 mean[d] += each[d] / count;
             }
         }
-        double share = odds == null ? 1 : responsibility(odds, mean);
+        double share = odds == null ? 1 : LEAST_WEIGHT + (1 - LEAST_WEIGHT) * responsibility(odds, mean);
         sums[0] += share;
         sums[1] += count > 1 ? share : 0;
         sums[2] += share / count;

@@ -99,7 +99,45 @@ public class StatisticsTest {
             Raised.by(ErrorCode.CONFIG, "an adapter alone", () -> Statistics.layout(mixed, ungated, DIM));
         }
         assertEquals(Collections.<String>emptyList(), Methods.told(task));
+        TaskSpec unmoved = new TaskSpec(Bytes.utf8(gated.at("without_second_moments").text()));
+        Raised.by(ErrorCode.CONFIG, "second moments", () -> Statistics.layout(unmoved, adapter, width));
+        Statistics.layout(unmoved, ungated, DIM);
         Raised.by(ErrorCode.CONFIG, "without a gate", () -> Statistics.layout(task, adapter, DIM));
+    }
+
+    @Test
+    public void aMixtureNeedsTenTimesThePhonesThatItsOwnerAsksFor() throws Exception {
+        Vectors gated = file().at("gated");
+        TaskSpec mixture = task(gated.at("mixtures").at(0));
+        assertEquals(160, Methods.fewest(mixture, 16));
+        assertEquals(Integer.MAX_VALUE, Methods.fewest(mixture, Integer.MAX_VALUE));
+        assertEquals(16, Methods.fewest(task(gated), 16));
+        EnumSet<Profile> profiles = EnumSet.of(Profile.MALICIOUS_SERVER);
+        Agreement two = new Agreement(2, profiles, Collections.singleton("class_moment"));
+        two.check(task(gated));
+        String json = gated.at("mixtures").at(0).at("json").text();
+        assertTrue(json.contains("\"min_cohort\":" + mixture.minCohort + ","));
+        for (int least : new int[] {19, 20}) {
+            String many = json.replace("\"min_cohort\":" + mixture.minCohort + ",", "\"min_cohort\":" + least + ",")
+                    .replaceFirst("\"min_reports\":[0-9]+", "\"min_reports\":20")
+                    .replaceFirst("\"size\":[0-9]+", "\"size\":20");
+            TaskSpec asked = new TaskSpec(Bytes.utf8(many));
+            if (least == 19) {
+                Raised.by(ErrorCode.CONFIG, "less than 20", () -> two.check(asked));
+            } else {
+                two.check(asked);
+                ContributionLayout layout = Statistics.layout(asked, gatedPart(), 2 * DIM + 1);
+                Disclosure told = new Disclosure(asked, layout, 9, 1);
+                assertEquals(20, told.fewest);
+                assertEquals(2, told.worth);
+                assertEquals(4, told.toldApartPhones);
+            }
+        }
+    }
+
+    private static ParameterPart gatedPart() throws Exception {
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(file().at("gated").at("spec_json").text()));
+        return spec.layout.part(Collections.singletonList("adapter.*"));
     }
 
     @Test
