@@ -80,6 +80,14 @@ class Caller:
     engines: tuple[str, ...] = ()
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    def fewest(self, plan: TaskPlan) -> int:
+        """Return the fewest devices of a sum of the task that the device's owner agreed to."""
+        return plan.requirements.fewest(self.min_cohort)
+
+    def agrees_to_sums_of(self, plan: TaskPlan) -> bool:
+        """Return whether the task's smallest sum is as large as the device's owner wants it."""
+        return smallest_sum(plan.task) >= self.fewest(plan)
+
     def can_do(self, plan: TaskPlan) -> bool:
         """Return whether the device's program has what a task takes; one that says nothing is taken to."""
         return self.can_train(plan) and (not self.methods or plan.task.method in self.methods)
@@ -484,7 +492,7 @@ class Engine:
             side, task = cohort.side, cohort.task
             if side.role is not caller.role or cohort.bars(caller.device_id):
                 continue
-            wants_more = not _is_hidden(caller, side.plan)
+            wants_more = not caller.agrees_to_sums_of(side.plan)
             task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
             if not wants_more and cohort.wants_devices and _has_share(caller, cohort):
                 task.note(task.unable, caller.device_id, is_passed_over=not caller.can_train(side.plan))
@@ -786,9 +794,9 @@ def _wake_followers(task: Task) -> None:
 
 def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     """Return why tasks that want devices of the caller's role are not for this one; nothing where one is."""
-    if too_small := [plan for plan in plans if not _is_hidden(caller, plan)]:
+    if too_small := [plan for plan in plans if not caller.agrees_to_sums_of(plan)]:
         most = max(too_small, key=lambda plan: smallest_sum(plan.task))
-        takes = f", which takes {fewest}" if (fewest := _fewest(caller, most)) > caller.min_cohort else ""
+        takes = f", which takes {fewest}" if (fewest := caller.fewest(most)) > caller.min_cohort else ""
         return (
             f"a task here opens sums over {smallest_sum(most.task)} devices, and this device's owner agreed to "
             f"{caller.min_cohort} or more{takes}; to take part, lower --min-cohort"
@@ -808,21 +816,12 @@ def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     )
 
 
-def _fewest(caller: Caller, plan: TaskPlan) -> int:
-    """Return the fewest devices of a sum of the task that the caller's owner agreed to."""
-    return plan.requirements.fewest(caller.min_cohort)
-
-
-def _is_hidden(caller: Caller, plan: TaskPlan) -> bool:
-    return smallest_sum(plan.task) >= _fewest(caller, plan)
-
-
 def _is_for(caller: Caller, cohort: Cohort) -> bool:
     """Return whether a device may be offered to a cohort that looks for devices."""
     side = cohort.side
     if side.role is not caller.role or not cohort.wants_devices or cohort.bars(caller.device_id):
         return False
-    if not _is_hidden(caller, side.plan) or not _has_share(caller, cohort):
+    if not caller.agrees_to_sums_of(side.plan) or not _has_share(caller, cohort):
         return False
     return caller.can_do(side.plan)
 

@@ -27,7 +27,7 @@ from mien.contribution import Total
 from mien.errors import BudgetExceededError
 from mien.layout import model_id
 from mien.methods.base import DeviceInput, Runtime
-from mien.methods.gate import responsibility
+from mien.methods.gate import weight_of
 from mien.methods.statistics import COUNTS, MEAN, SECOND, STATISTICS, WITHIN
 from mien.protocol.ids import RoundNumber
 from mien.secagg.planner import plan_numbers
@@ -237,12 +237,22 @@ class GatedPhone(Phone):
 
 
 def test_the_second_cohort_of_a_mixture_is_told_what_the_first_one_tells(tmp_path: Path) -> None:
-    """Each person of it counts by odds that follow from the first cohort's sum, as the coordinator opened it."""
+    """Each person of it counts by odds that follow from the first cohort's sum, as the coordinator opened it.
+
+    Cohorts are of twenty, for the odds may leave phones a tenth each, and their owners ask for sums over two.
+    """
     tiny = tiny_gated()
     part, dim = tiny.part("adapter.*"), tiny.spec.input.dim
     spec = task("mixed", "wccn")
     options = {**spec.options, "min_people": 3, "mixture": True}
-    spec = replace(spec, rounds=2, trainable=("adapter.*",), options=options)
+    spec = replace(
+        spec,
+        rounds=2,
+        cohort=CohortSpec(size=20, min_reports=20),
+        privacy=replace(PRIVACY, min_cohort=20),
+        trainable=("adapter.*",),
+        options=options,
+    )
     layout = STATISTICS.contribution_layout(spec, part, dim)
 
     def sent(phones: list[Phone]) -> Total:
@@ -254,8 +264,8 @@ def test_the_second_cohort_of_a_mixture_is_told_what_the_first_one_tells(tmp_pat
     with real_fleet(tmp_path) as fleet:
         fleet.release(Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None))
         task_id = fleet.submit(spec)
-        first = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(3)]
-        second = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(3, 6)]
+        first = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(20)]
+        second = [GatedPhone(fleet, "mixed", number, **AGREED) for number in range(20, 40)]
         taken_part(list(first))
         taken_part(list(second))
         reports = fleet.outcome(task_id)
@@ -265,10 +275,10 @@ def test_the_second_cohort_of_a_mixture_is_told_what_the_first_one_tells(tmp_pat
         added = layout.parse(phone.contribution).vector
         counted = float(added[layout.slices[COUNTS]][0])
         mean = added[layout.slices[MEAN]].astype(np.float64) / counted
-        assert counted * options["max_people"] == pytest.approx(responsibility(odds, mean), abs=1e-4)
+        assert counted * options["max_people"] == pytest.approx(weight_of(odds, mean), abs=1e-4)
     weighed = float(sent(list(second))[COUNTS][0]) * options["max_people"]
-    assert 0 < weighed < 3, "three people, who count by less than all"
-    assert [each.metrics["phones_in_total"] for each in reports] == [3, 6]
+    assert 2 <= weighed < 20, "twenty people, who count by less than all"
+    assert [each.metrics["phones_in_total"] for each in reports] == [20, 40]
     assert reports[1].metrics["people_in_total"] == pytest.approx(weighed, abs=1e-5)
     said = " ".join(first[0].said)
-    assert "it could choose them so that hardly anybody else counts" in said
+    assert "20 phones hide this one at least as well as 2 of which all count alike" in said

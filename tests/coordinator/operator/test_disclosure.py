@@ -65,3 +65,11 @@ def test_that_validators_see_candidates_is_said() -> None:
     validators = CohortSpec(size=18, min_reports=17)
     told = disclosures(TaskSpec("t", method="pfm_fv", cohort=COHORT, validators=validators))
     assert "17 validators or more also download the candidates" in told[-1]
+
+
+def test_a_mixtures_operator_is_told_which_phones_take_part() -> None:
+    """Those for whom a tenth of its smallest sum is enough, for so little may others count."""
+    privacy, cohort = PrivacySpec(min_cohort=165, max_weight=1, reveals=("class_moment",)), CohortSpec(200, 165)
+    for options, is_said in (({}, False), ({"mixture": True}, True)):
+        task = TaskSpec("t", method="statistics", rounds=2, cohort=cohort, privacy=privacy, options=options)
+        assert ("privacy.min_cohort 165 those take part whose floor is 16 or less" in disclosures(task)[0]) == is_said

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.rounds.engine import Caller
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.specs import PrivacySpec, TaskSpec
-from tests.tiny import tiny_adapted
+from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from tests.tiny import tiny_adapted, tiny_gated
 
 TINY = tiny_adapted()
 TASK = TaskSpec(
@@ -40,3 +42,21 @@ def test_a_program_that_lacks_the_method_is_not_asked(plan: TaskPlan) -> None:
     assert not jvm.can_do(plan)
     assert Caller("c" * 32, "p", ("tiny_adapter",), methods=tuple(METHODS)).can_do(plan)
     assert not Caller("d" * 32, "p", ("other",), methods=tuple(METHODS)).can_do(plan)
+
+
+def test_a_mixture_is_for_owners_whose_floor_is_a_tenth_of_its_sums(plan: TaskPlan) -> None:
+    """What its phones are told may make ten of them count as little as one."""
+    gated = tiny_gated()
+    mixture = replace(
+        TASK,
+        rounds=2,
+        cohort=CohortSpec(size=200, min_reports=160),
+        privacy=replace(TASK.privacy, min_cohort=160),
+        options={**TASK.options, "mixture": True},
+    )
+    mixed = plan_task(mixture, model_to_json(gated.spec, gated.layout), public_shard=None)
+    for floor, is_agreed in ((16, True), (17, False)):
+        owner = Caller("e" * 32, "p", min_cohort=floor)
+        assert owner.fewest(mixed) == 10 * floor
+        assert owner.agrees_to_sums_of(mixed) == is_agreed
+        assert owner.fewest(plan) == floor

@@ -621,3 +621,12 @@ def test_a_pending_private_sum_survives_a_restart_as_it_was(bench: Bench, make: 
     terms = SumTerms(MASKED, model.model_id, model.spec, layout_of(MASKED), pictures=pending.terms.pictures)
     assert pending.terms == terms
     assert (pending.task_id, pending.round, pending.attempt) == (REF.task_id, REF.round, REF.attempt)
+
+
+def test_a_mixtures_sum_is_joined_with_ten_times_the_owners_floor() -> None:
+    """So the coordinator's invitation and the peers that count are held to it as well."""
+    cohort, model = CohortSpec(size=200, min_reports=30), small_model()
+    task = TaskSpec("mixed", method="statistics", rounds=2, cohort=cohort, options={"mixture": True})
+    for options, floor in (({"mixture": True}, 160), ({}, 30)):
+        terms = SumTerms(replace(task, options=options), model.model_id, model.spec, layout_of(MASKED))
+        assert terms.policy(16).min_cohort == floor
