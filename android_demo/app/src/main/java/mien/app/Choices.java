@@ -5,6 +5,7 @@ import android.content.SharedPreferences;
 import java.util.Collections;
 import java.util.EnumSet;
 import java.util.Set;
+import mien.client.rounds.Outcome;
 import mien.client.secagg.Profile;
 import mien.client.tasks.Agreement;
 
@@ -93,13 +94,18 @@ public final class Choices {
                 .withMaxEpsilon(epsilon == 0 ? Double.POSITIVE_INFINITY : epsilon);
     }
 
-    /** Returns before when the coordinator does not want to be asked again, in milliseconds since 1970; 0: any time. */
+    /**
+     * Returns before when the coordinator does not want to be asked again, in milliseconds since 1970; 0: any time. A time that
+     * is further away than any pause is one by a clock that was wrong, and no reason to wait.
+     */
     public long nextTryMs() {
-        return stored.getLong(NEXT_TRY, 0);
+        long next = stored.getLong(NEXT_TRY, 0);
+        return next - System.currentTimeMillis() > Outcome.LONGEST_PAUSE_MS ? 0 : next;
     }
 
+    /** Remembers that time, at most a day from now: nobody who names a later one keeps this phone from its fleet for good. */
     public void tryAgainAt(long unixMs) {
-        stored.edit().putLong(NEXT_TRY, unixMs).apply();
+        stored.edit().putLong(NEXT_TRY, Math.min(unixMs, System.currentTimeMillis() + Outcome.LONGEST_PAUSE_MS)).apply();
     }
 
     /** Returns when this phone last looked for a newer model. */

@@ -379,6 +379,19 @@ public class TrainingTest extends ScreenRunner {
     }
 
     @Test
+    public void nobodyHasAPhoneWaitForMoreThanADay() {
+        phone().choices.tryAgainAt(Long.MAX_VALUE);
+        long waitMs = phone().choices.nextTryMs() - System.currentTimeMillis();
+        assertTrue("a coordinator that names a year", 0 < waitMs && waitMs <= Outcome.LONGEST_PAUSE_MS);
+        // As it is found once a clock that was a year ahead is right again.
+        context().getSharedPreferences("choices", Context.MODE_PRIVATE)
+                .edit()
+                .putLong("next_try_ms", System.currentTimeMillis() + 365 * Outcome.LONGEST_PAUSE_MS)
+                .commit();
+        assertEquals("a clock that was a year ahead", 0, phone().choices.nextTryMs());
+    }
+
+    @Test
     public void aTapThatFindsTheNightTrainingEndsItself() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         at(true, true, false);

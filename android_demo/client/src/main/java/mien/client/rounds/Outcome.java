@@ -5,6 +5,9 @@ import mien.client.wire.RoundRef;
 
 /** How a step ended. */
 public final class Outcome {
+    /** No coordinator that means well names a longer pause than a day. */
+    public static final long LONGEST_PAUSE_MS = 24 * 60 * 60_000L;
+
     /** What became of it. */
     public enum Kind {
         /** The round closed with this device's contribution in its sum. */
@@ -49,6 +52,11 @@ public final class Outcome {
 
     static Outcome of(Kind kind, RoundRef round, String code, String reason) {
         return new Outcome(kind, round, code, reason, 0, "", 0);
+    }
+
+    /** Returns that the coordinator has no work, and named a pause, which counts as no less than none and no more than a day. */
+    static Outcome noWork(double retryAfterS, String reason) {
+        return wait((long) Math.min(1000 * Math.max(0, retryAfterS), LONGEST_PAUSE_MS), reason);
     }
 
     static Outcome wait(long retryAfterMs, String reason) {

@@ -144,8 +144,7 @@ public final class Participant {
         List<Gallery.Person> people = whoTrains();
         CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size()));
         if (!reply.hasAssignment()) {
-            long retryAfterMs = (long) (1000 * Math.max(0, reply.getWait().getRetryAfterS()));
-            return Outcome.wait(retryAfterMs, Texts.cut(reply.getWait().getReason()));
+            return Outcome.noWork(reply.getWait().getRetryAfterS(), Texts.cut(reply.getWait().getReason()));
         }
         return takePart(reply.getAssignment(), people);
     }
