@@ -120,8 +120,8 @@ class FedGcOptions:
     the second moment, by which it would be pushed from itself, and does not move it by that.
 
     `private_form` is whom a device corrects against that shows nothing: the bundle's "public" people, or "everybody"
-    else by summed moments. Unset it is everybody where the task agreed to sums of class moments and takes no steps of
-    `moment`, and public people else.
+    else by summed moments. Unset it is everybody where the task agreed to sums of class moments, names a correction and
+    takes no steps of `moment`, and public people else.
     """
 
     identities: int = 1
