@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.__main__ import names
+from mien.rounds.pacing import LONGEST_S
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MEASURED: Final = ROOT / "benchmarks" / "measured"
@@ -230,9 +231,6 @@ def _fleets(results: Results) -> str:
     listed = LOST_A_YEAR * LISTED_DAYS / 365 * (CERTIFICATE_DAYS + 1) / (CERTIFICATE_DAYS * RENEWED_AT)
     once = known["coordinator_bytes_per_phone"] + masked["kept_bytes_per_phone"]
 
-    def looks(fleet: int) -> float:
-        return min(fleet / LOOK_EVERY_S, LOOKS_PER_S)
-
     rows: dict[str, Callable[[int], str]] = {
         "joining within a month, cores": lambda n: digits(n / (30 * DAY_S) * known["join_cpu_ms"] / 1000),
         "renewing certificates, cores": lambda n: digits(
@@ -255,6 +253,11 @@ def _fleets(results: Results) -> str:
     }
     head = f"| | {' | '.join(f'{fleet:,} phones' for fleet in FLEETS)} |\n{'|---' * (len(FLEETS) + 1)}|\n"
     return head + "".join(f"| {word} | {' | '.join(map(told, FLEETS))} |\n" for word, told in rows.items())
+
+
+def looks(fleet: int) -> float:
+    """Return how many of a fleet's phones look in a second: as many as are wanted, and each in the longest pause."""
+    return max(min(fleet / LOOK_EVERY_S, LOOKS_PER_S), fleet / LONGEST_S)
 
 
 def renewals(certificate_days: float) -> float:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from benchmarks.__main__ import names
+from mien.rounds.pacing import Pace, pause_s
 from scripts.write_performance_pages import (
     DOCS,
     FIGURES,
     capacity,
     digits,
+    looks,
     measured,
     number,
     performance,
@@ -42,6 +45,13 @@ def test_figures_are_read_by_people() -> None:
     assert [digits(each) for each in (0.0001, 0.0, 0.1234, 1234.0)] == ["under 0.001", "0", "0.12", "1,200"]
     assert [size(each) for each in (120, 66_000, 5.5e9, 3.9e15)] == ["0.12 KB", "66 KB", "5.5 GB", "3.9 PB"]
     assert summary("round_log").startswith("What looking a round")
+
+
+@pytest.mark.parametrize("fleet", [10**6, 10**8])
+def test_a_fleet_looks_in_as_often_as_its_coordinator_says(fleet: int) -> None:
+    draws = (np.arange(1000) + 0.5) / 1000
+    pauses = [pause_s(Pace(), devices=fleet, wanted_per_s=0.0, draw=draw) for draw in draws]
+    assert looks(fleet) == pytest.approx(fleet / np.mean(pauses), rel=0.05)
 
 
 def test_a_page_without_its_table_is_told() -> None:
