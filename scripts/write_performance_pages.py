@@ -211,7 +211,7 @@ def _phone(results: Results) -> str:
         f"a masked round of {number(masked['phones'])} phones at 66 KB, from connecting to the sum": (
             f"{number(masked['server_cpu_ms_per_phone'])} ms, {size(masked['bytes_per_phone'])}"
         ),
-        "the coordinator's memory in that round": f"{number(masked['peak_mb'] / masked['phones'])} MB",
+        "... the coordinator's memory at most, for all of them": f"{number(masked['peak_mb'])} MB",
         "on the registrar's disk, having joined": f"{number(known['registrar_bytes_per_phone'])} bytes",
         "... for each certificate more": f"{number(known['registrar_bytes_per_renewal'] - entry)} bytes",
         "... and its entry in the audit log, for ever": f"{number(entry)} bytes",
