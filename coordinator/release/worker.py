@@ -108,7 +108,7 @@ async def check(
             child.kill()
             await child.wait()
     if child.returncode != 0:
-        lines = told.decode(errors="replace").strip().splitlines()
+        lines = [line for line in told.decode(errors="replace").strip().splitlines() if not relayed(line)]
         raise _error(child.returncode or 1, lines[-1] if lines else "")
     answer = _object(printed.decode())
     try:
@@ -164,7 +164,7 @@ def _run(arguments: Sequence[str]) -> str:
         last = ""
         for line in child.stderr:  # the last line may be the error, which is ours to tell
             if shown := relayed(line):
-                step.show(**shown)
+                step.follow(shown)
                 continue
             sys.stderr.write(last)
             last = line

@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -43,6 +44,16 @@ COMPUTING: Final = "Computing the faces' features"
 """Step of every engine that embeds faces."""
 
 _RELAY_S: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Other:
+    """What another program does: its innermost step, with `total` None where its end is not known."""
+
+    text: str
+    done: int
+    total: int | None
+    amount: str
 
 
 class Step:
@@ -69,6 +80,11 @@ class Step:
         self.amount = self.amount if amount is None else amount
         if self._display is not None:
             self._display.changed(self)
+
+    def follow(self, other: Other) -> None:
+        """Show what another program does, whose step may have no end where the one before it had one."""
+        self.total = other.total
+        self.show(text=other.text, done=other.done, amount=other.amount)
 
     def show_bytes(self, done: int) -> None:
         """Say how many bytes are done, of the step's total."""
@@ -111,6 +127,7 @@ def unseen() -> Iterator[None]:
     """A block in which nothing is shown but steps that begin in it: somebody is asked, or sees a display of its own."""
     with Step(""):
         yield
+    hide()  # the silence in which somebody thought is none of the program's
 
 
 def hide() -> None:
@@ -149,16 +166,15 @@ def program(text: str, console: Console, *, for_machines: bool = False, relays: 
         display.close()
 
 
-def relayed(line: str) -> dict[str, Any] | None:
-    """Return what a line of a program that relays says of its steps, as arguments of `Step.show`; None for others."""
+def relayed(line: str) -> Other | None:
+    """Return what a line of a program that relays says of its steps; None for other lines."""
     if not line.startswith('{"doing":'):
         return None
     try:
         told = json.loads(line)
-        text, done, total, amount = told["doing"], told["done"], told["total"], told["amount"]
+        return Other(told["doing"], told["done"], told["total"], told["amount"])
     except (ValueError, KeyError):
         return None
-    return {"text": text, "done": done, "total": total, "amount": amount}
 
 
 def _after_s() -> float:
@@ -176,35 +192,37 @@ class _Display:
         self._silent_since_s = time.monotonic()
         self._steps: list[Step] = []
         self._is_over = False
-        self._change = threading.Condition(threading.RLock())
+        # Taken by itself, not by the condition, whose own code Ctrl-C could interrupt between taking it and the block.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name="doing", daemon=True)
         if after_s < math.inf:
             self._thread.start()
 
     def begin(self, step: Step) -> None:
-        with self._change:
+        with self._lock:
             self._steps.append(step)
             self._moved()
 
     def changed(self, step: Step) -> None:
-        with self._change:
+        with self._lock:
             if step is self._inner():
                 self._moved()
 
     def end(self, step: Step) -> None:
-        with self._change:
+        with self._lock:
             if step in self._steps:
                 self._steps.remove(step)
                 self._moved()
 
     def hide(self) -> None:
-        with self._change:
+        with self._lock:
             self._take_away()
             self._silent_since_s = time.monotonic()
             self._change.notify()
 
     def mute(self) -> None:
-        with self._change:
+        with self._lock:
             self._is_over = True
             self._take_away()
             self._change.notify()
@@ -218,7 +236,7 @@ class _Display:
         return self._steps[-1] if self._steps else None
 
     def _run(self) -> None:
-        with self._change:
+        with self._lock:
             while not self._is_over:
                 step = self._inner()
                 due_s = math.inf if step is None or not step.text else self._due_s(step)
@@ -227,7 +245,7 @@ class _Display:
                     with contextlib.suppress(OSError, ValueError):  # nobody reads stderr: there is nobody to tell
                         self._put(step)
                     self._silent_since_s = time.monotonic()
-                self._change.wait(None if left_s == math.inf else max(0.0, left_s))
+                self._change.wait(min(max(0.0, left_s), threading.TIMEOUT_MAX))
 
     def _due_s(self, step: Step) -> float:
         """Return when a step is to be shown, by the monotonic clock; `inf` where it is, or was told."""

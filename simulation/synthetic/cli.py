@@ -10,6 +10,7 @@ from rich.progress import Progress
 
 from device_sdk.faces import load_detector
 from mien.shell.cli import ERR, OUT, emit, run
+from mien.shell.doing import unseen
 from simulation.synthetic.generate import Order, generate
 from simulation.synthetic.model import FaceModel
 from simulation.synthetic.render import Image
@@ -37,7 +38,7 @@ def draw_faces(
     def shows_one_face(image: Image) -> bool:
         return len(detector.detect(image)) == 1
 
-    with Progress(console=ERR, transient=True) as progress:
+    with unseen(), Progress(console=ERR, transient=True) as progress:
         task = progress.add_task("loading the face model", total=identities)
         source = FaceModel()
         manifest = generate(

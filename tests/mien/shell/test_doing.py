@@ -18,7 +18,7 @@ from rich.console import Console
 
 from mien.errors import ConfigError
 from mien.shell import doing as shown
-from mien.shell.doing import VARIABLE, doing, program, relayed, unseen
+from mien.shell.doing import VARIABLE, Other, doing, program, relayed, unseen
 
 # A program whose one command waits in a step for a line on its stdin: nothing here depends on how long anything takes.
 PROGRAM = """
@@ -212,6 +212,44 @@ def test_nobody_is_told_while_they_are_asked_or_once_they_have_the_answer(told: 
     assert "afterwards" not in told.file.getvalue()
 
 
+def test_the_time_in_which_somebody_was_asked_is_not_silence(told: _Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = time.monotonic
+    monkeypatch.setenv(VARIABLE, "3600")
+    with program("at work", told.console), doing("waiting") as step:
+        with unseen():
+            monkeypatch.setattr(time, "monotonic", lambda: now_s() + 7200)
+        for _ in range(20):
+            step.advance()
+            time.sleep(0.001)
+    assert told.file.getvalue() == ""
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_ctrl_c_in_the_midst_of_a_step_holds_nobody_up(is_terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes at every place, one after another, at which Python looks for it."""
+    monkeypatch.setenv(VARIABLE, "0")
+    for at in range(1000):
+        left = at
+
+        def interrupt(_frame: object, event: str, _value: object) -> None:
+            nonlocal left
+            left -= event in ("call", "c_return")
+            if left < 0:
+                sys.setprofile(None)
+                raise KeyboardInterrupt
+
+        console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
+        try:
+            with program("at work", console), doing("reading", total=9) as step:
+                sys.setprofile(interrupt)
+                step.advance()
+                sys.setprofile(None)
+                return
+        except KeyboardInterrupt:
+            assert not [thread for thread in threading.enumerate() if thread.name == "doing" and _waits(thread)]
+    pytest.fail("a step took more than a thousand calls")
+
+
 def _waits(thread: threading.Thread) -> bool:
     thread.join(120)
     return thread.is_alive()
@@ -233,12 +271,29 @@ def test_a_child_says_it_as_json_and_its_parent_reads_that(capsys: pytest.Captur
         with doing("pausing"):
             pass
     lines = [relayed(line) for line in capsys.readouterr().err.splitlines()]
-    assert [each and (each["text"], each["done"], each["total"]) for each in lines] == [
+    assert [each and (each.text, each.done, each.total) for each in lines] == [
         ("reading", 0, 2),
         ("reading", 2, 2),
         ("pausing", 0, None),
         ("reading", 2, 2),
     ]
+
+
+def test_what_a_child_does_next_may_have_no_end(told: _Told) -> None:
+    with program("parent", told.console), doing("starting") as step:
+        step.follow(Other("reading", 2, 4, ""))
+        told.wait_for("reading: 2 of 4 …\n")
+        step.follow(Other("loading", 0, None, ""))
+        told.wait_for("loading …\n")
+        assert step.total is None
+
+
+@pytest.mark.parametrize("after", ["1e10", "1e300", "inf"])
+def test_nothing_is_said_after_a_time_that_never_comes(
+    started: Callable[..., subprocess.Popen[str]], after: str
+) -> None:
+    with started(after=after) as process:
+        assert process.communicate("\n\n") == ("3 faces\n", "")
 
 
 @pytest.mark.parametrize("line", ["", "loading", '{"error": "x"}', '{"doing":', '{"doing": "x", "done": 1}'])

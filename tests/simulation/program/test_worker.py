@@ -305,7 +305,7 @@ class TestCommand:
         done = self.run("evaluate", "--model", tmp_path / "model", "--data", people_in(tmp_path / "people", 2, 2))
         assert done.returncode == 0
         steps = [relayed(line) for line in done.stderr.splitlines()]
-        assert [each["total"] for each in steps if each and each["text"] == "Reading the faces"][-1] == 4
+        assert [each.total for each in steps if each and each.text == "Reading the faces"][-1] == 4
         assert all(steps)
         (line,) = done.stdout.splitlines()
         assert json.loads(line)["mated"] == 2
