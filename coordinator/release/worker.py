@@ -108,8 +108,7 @@ async def check(
             child.kill()
             await child.wait()
     if child.returncode != 0:
-        lines = [line for line in told.decode(errors="replace").strip().splitlines() if not relayed(line)]
-        raise _error(child.returncode or 1, lines[-1] if lines else "")
+        raise _error(child.returncode or 1, told.decode(errors="replace"))
     answer = _object(printed.decode())
     try:
         return from_mapping(Evidence, answer["evidence"]), list(answer["records"])
@@ -175,8 +174,12 @@ def _run(arguments: Sequence[str]) -> str:
     return printed
 
 
-def _error(exit_code: int, last_line: str) -> MienError:
-    """Return the worker's error: its class by exit code, its sentence from the last line of its stderr."""
+def _error(exit_code: int, told: str) -> MienError:
+    """Return the worker's error: its class by exit code, its sentence from the last line of its stderr.
+
+    What it was doing is no error: the last that a child says which is killed.
+    """
+    last_line = next((line for line in reversed(told.strip().splitlines()) if not relayed(line)), "")
     try:
         message = str(json.loads(last_line)["message"])
     except (ValueError, KeyError, TypeError):

@@ -59,6 +59,9 @@ from tests.without import hide
 ODD = Path(__file__).resolve().parents[2] / "data" / "faces"
 
 
+DOES = '{"doing": "Reading the faces", "done": 1, "total": 4, "amount": ""}'
+
+
 class SeenSteps:
     """A display that keeps what it is told."""
 
@@ -271,6 +274,8 @@ class TestFromTheCoordinator:
         for code, line, says in (
             (1, "ZeroDivisionError: division by zero\n", r"exit code 1\): ZeroDivisionError"),
             (-9, "", r"exit code -9\): it said nothing"),
+            (-9, f"{DOES}\n{DOES}\n", r"exit code -9\): it said nothing"),
+            (-9, f"{DOES}\nno memory is left\n{DOES}\n", r"exit code -9\): no memory is left$"),
             (1, '{"no": "message"}', "exit code 1"),
         ):
             error = parent._error(code, line)
