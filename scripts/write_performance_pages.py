@@ -111,6 +111,7 @@ LONGER_DAYS: Final = 30.0
 RENEWED_AT: Final = 2 / 3
 REMEMBERED_DAYS: Final = 31.0
 LISTED_DAYS: Final = 91.0
+ENDED_LISTED_DAYS: Final = 7.0
 LOST_A_YEAR: Final = 0.02
 LOOK_EVERY_S: Final = 600.0
 LOOKS_PER_S: Final = 50.0
@@ -228,7 +229,7 @@ def _fleets(results: Results) -> str:
     certificate = known["registrar_bytes_per_renewal"] - entry
     kept = (CERTIFICATE_DAYS + REMEMBERED_DAYS) / (CERTIFICATE_DAYS * RENEWED_AT)
     device = known["registrar_bytes_per_phone"] - certificate - entry + kept * certificate
-    listed = LOST_A_YEAR * LISTED_DAYS / 365 * (CERTIFICATE_DAYS + 1) / (CERTIFICATE_DAYS * RENEWED_AT)
+    listed = LOST_A_YEAR * LISTED_DAYS / 365 * (CERTIFICATE_DAYS + ENDED_LISTED_DAYS) / (CERTIFICATE_DAYS * RENEWED_AT)
     once = known["coordinator_bytes_per_phone"] + masked["kept_bytes_per_phone"]
 
     rows: dict[str, Callable[[int], str]] = {

@@ -190,16 +190,19 @@ class Registry:
         return self._joined(certificate, device.population, coordinator_ca)
 
     def revoke(self, device_id: str, reason: str, *, actor: str) -> None:
-        """Revoke a device and every key that replaced it; nothing more happens to one that is revoked already."""
+        """Revoke a device and every key that replaced it.
+
+        Of one that is revoked already only certificates are listed that were not, as after a time with a wrong clock.
+        """
         reason, now = _checked_text(reason, "reason"), self._now_s()
         with self._store.begin() as transaction:
             device = transaction.device(device_id)
             if device is None:
                 raise NotFoundError(f"there is no device {device_id[:32]!r}; mien-registrar list shows all")
             while device is not None:
-                if device.revoked_unix_s is None:
-                    transaction.put_device(replace(device, revoked_unix_s=now))
-                    count = transaction.revoke_certificates(device.device_id, reason, now)
+                count = transaction.revoke_certificates(device.device_id, reason, now)
+                if device.revoked_unix_s is None or count:
+                    transaction.put_device(replace(device, revoked_unix_s=device.revoked_unix_s or now))
                     detail = {"reason": reason, "certificates": count}
                     transaction.log(now, actor, "device.revoke", device.device_id, detail)
                 device = transaction.device(device.successor_id) if device.successor_id else None

@@ -213,11 +213,22 @@ def test_certificates_that_ended_long_ago_are_kept_nowhere(desk: Desk) -> None:
     assert len(kept) == 10
     assert min(each.not_valid_after_utc for each in kept) >= desk.clock.now - timedelta(days=35)
     desk.registry.revoke(phone.device_id, "lost", actor="alice")
-    good = [each for each in kept if each.not_valid_after_utc >= desk.clock.now]
-    assert len(good) == 2
-    assert desk.revoked_serials() == {each.serial_number for each in good}
+    # Good ones, and those that ended within a week.
+    listed = [each for each in kept if each.not_valid_after_utc > desk.clock.now - timedelta(days=7)]
+    assert len(listed) == 4
+    assert desk.revoked_serials() == {each.serial_number for each in listed}
     with pytest.raises(RevokedError):
         desk.renew(phone)
+
+
+def test_what_a_wrong_clock_kept_off_the_list_is_listed_when_it_is_revoked_again(desk: Desk) -> None:
+    phone = desk.admitted()
+    desk.clock.now += timedelta(days=400)
+    desk.registry.revoke(phone.device_id, "lost", actor="alice")
+    assert desk.revoked_serials() == set()
+    desk.clock.now = NOW + timedelta(hours=1)
+    desk.registry.revoke(phone.device_id, "lost", actor="alice")
+    assert desk.revoked_serials() == {phone.certificate.serial_number}
 
 
 def test_a_revoked_certificate_stays_known(desk: Desk) -> None:
