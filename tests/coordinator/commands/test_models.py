@@ -201,7 +201,7 @@ def test_each_folder_is_named_before_it_is_measured(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(evaluations, "ask", lambda *_: None)  # the model would come from a coordinator
     sets = [(tmp_path / "one", False), (tmp_path / "two", False)]
-    records = evaluations._measured(tmp_path, "released", sets, measure, tell=told.append)
+    records = evaluations._measured(tmp_path, "released", sets, measure, needs_graphs=False, tell=told.append)
     assert [record["of"] for record in records] == [1, 2]
 
 
