@@ -40,7 +40,7 @@ def others(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
 
 def take_part(phone: JvmDevice, **meanwhile: Any) -> dict[str, Any]:
     """Have a phone look for work until there was some, and return how that ended; all rounds are over one model."""
-    told = {"min_cohort": 3, "max_sums_per_model": 9, "unmet": [], **meanwhile}
+    told = {"min_cohort": 3, "max_sums_per_model": 99, "unmet": [], **meanwhile}
     while (outcome := phone.do("participate", **told))["kind"] == "WAIT":
         pass
     return outcome
@@ -136,11 +136,8 @@ def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
         else:
             assert (outcome["kind"], outcome["code"]) == ("NOT_COUNTED", "late")
             assert phone.do("status")["pending"] == ""
-        if at in (
-            "keys",
-            "shares",
-            "upload",
-        ):  # of four none may be lost once keys are out: the round is tried again, and it takes part
+        # Of four none may be lost once keys are out: the round is tried again, and it takes part.
+        if at in ("keys", "shares", "upload"):
             assert {each.result()["kind"] for each in told} == {"NOT_COUNTED"}
             told = [pool.submit(take_part, other) for other in others]
             again = take_part(phone)
@@ -148,4 +145,4 @@ def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
         if at != "training":
             assert (again["kind"], again["num_reports"]) == ("COUNTED", 4)
         assert counted(story, task_id) == [3 if at == "training" else 4]
-        assert phone.do("participate", min_cohort=3, max_sums_per_model=9, unmet=[])["kind"] == "WAIT"
+        assert phone.do("participate", min_cohort=3, max_sums_per_model=99, unmet=[])["kind"] == "WAIT"
