@@ -38,7 +38,14 @@ from mien.methods.base import (
 )
 from mien.methods.everybody import EverybodySpec
 from mien.methods.fedface import W
-from mien.methods.proxies import Indices, class_means, one_hot_rows, public_faces, reveals_class_embeddings
+from mien.methods.proxies import (
+    Indices,
+    check_published,
+    class_means,
+    one_hot_rows,
+    public_faces,
+    reveals_class_embeddings,
+)
 from mien.methods.spreadout import MomentSpec, SpreadOutSpec, push_away
 from mien.specs import TaskSpec, from_mapping
 
@@ -103,6 +110,7 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
         return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
     if options.moment.is_on:
         raise ConfigError("options.moment is of no use where class embeddings are shown; set options.moment.every to 0")
+    check_published(task)
     return fedface.contribution_layout(part, dim)
 
 

@@ -48,6 +48,7 @@ from mien.methods.check_reply import told
 from mien.methods.proxies import (
     CLASSES,
     carry_over,
+    check_published,
     class_means,
     head_objective,
     own_labels,
@@ -178,6 +179,7 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
             "privacy.reveals has class_embeddings, which FedPE and the private form do not need: remove it, or name a "
             "correction and set options.moment.every to 0"
         )
+    check_published(task)
     return ContributionLayout(update_lanes(part), (Lane(W, options.identities * dim),))
 
 

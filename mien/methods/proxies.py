@@ -37,6 +37,15 @@ def reveals_class_embeddings(task: TaskSpec) -> bool:
     return "class_embeddings" in task.privacy.reveals
 
 
+def check_published(task: TaskSpec) -> None:
+    """Raise ConfigError for a task in a published form that names a private one, which it would not be."""
+    if task.options.get("private_form") is not None:
+        raise ConfigError(
+            f'options.private_form is "{task.options["private_form"]}", and privacy.reveals has class_embeddings, '
+            "which the published form shows: remove one of the two"
+        )
+
+
 def public_faces(inp: DeviceInput, *, method: str, otherwise: str = "") -> tuple[Crops, Indices]:
     """Return public crops (M, H, W, 3) with labels 0 ... K - 1.
 
