@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import TRAINABLE, Workbench, open_small_network
@@ -42,15 +44,26 @@ def measure(job: Job) -> Mapping[str, Any]:
     phones, public, validation, test = start.split(job.seed, *sizes)
     found, theta = {"start_rate": rate}, start.theta
     people = public if settings.get("held") == "public" else phones  # the control: public people, and no phone
-    if settings.get("task", {}).get("method") == "statistics":
+    if (task := settings.get("task", {})).get("method") == "statistics":
         bench = replace(start, part=start.model.layout.part(TRAINABLE))
-        theta = trained(bench, people, settings, job.seed)
+        options = {**task["options"], "longest": longest_of(start, public)}
+        theta = trained(bench, people, {**settings, "task": {**task, "options": options}}, job.seed)
     elif rates := settings.get("rates"):
         found["rate"], theta = best_of(
             rates, lambda rate: trained(start, people, settings, job.seed, rate), start, validation
         )
     measured = start.verification(theta, test)
     return found | {name: measured[name] for name in _RATES if name in measured}
+
+
+def longest_of(bench: Workbench, people: Sequence[str]) -> float:
+    """Return the length that nearly all features of these people's pictures have at most: nothing in training holds it.
+
+    An operator knows the model, and pictures of public people.
+    """
+    crops = np.concatenate([bench.crops_of(name) for name in people])
+    lengths_N = np.linalg.norm(bench.runtime.features(bench.theta, crops), axis=1)
+    return float(np.quantile(lengths_N, 0.95))
 
 
 @functools.lru_cache(maxsize=1)
