@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from benchmarks.__main__ import names
 from mien.rounds.pacing import LONGEST_S
+from scripts.write_settings_tables import with_tables
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 MEASURED: Final = ROOT / "benchmarks" / "measured"
@@ -194,13 +195,7 @@ def number(value: object) -> str:
 
 def capacity(page: str, results: Results) -> str:
     """Return the page with its tables as the results make them; raises SystemExit for a page that lacks one."""
-    for heading, table in {"## A phone": _phone(results), "## A fleet": _fleets(results)}.items():
-        before, found, after = page.partition(f"\n{heading}\n")
-        old = re.search(r"^\|.*\n(?:\|.*\n)+", after, flags=re.MULTILINE)
-        if not found or old is None:
-            raise SystemExit(f"capacity.md has no table under {heading}")
-        page = before + found + after[: old.start()] + table + after[old.end() :]
-    return page
+    return with_tables(page, {"## A phone": _phone(results), "## A fleet": _fleets(results)}, "capacity.md")
 
 
 def _phone(results: Results) -> str:

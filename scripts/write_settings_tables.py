@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from coordinator.home.config import LIMITS, CoordinatorConfig
@@ -19,11 +20,16 @@ TABLES = {
 
 def written(page: str) -> str:
     """Return the page with its tables as they should be."""
-    for heading, table in TABLES.items():
+    return with_tables(page, TABLES, PAGE.name)
+
+
+def with_tables(page: str, tables: Mapping[str, str], name: str) -> str:
+    """Return a page whose first table under each heading is another; raises SystemExit where `name` has none there."""
+    for heading, table in tables.items():
         before, found, after = page.partition(f"\n{heading}\n")
-        old = re.search(r"^\| field .*\n(?:\|.*\n)+", after, flags=re.MULTILINE)
+        old = re.search(r"^\|.*\n(?:\|.*\n)+", after, flags=re.MULTILINE)
         if not found or old is None:
-            raise SystemExit(f"{PAGE.name} has no table under {heading}")
+            raise SystemExit(f"{name} has no table under {heading}")
         page = before + found + after[: old.start()] + table + after[old.end() :]
     return page
 
