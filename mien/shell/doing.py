@@ -247,16 +247,16 @@ class _Display:
                     self._silent_since_s = time.monotonic()
                 self._change.wait(min(max(0.0, left_s), threading.TIMEOUT_MAX))
 
-    def _due_s(self, step: Step) -> float:
-        """Return when a step is to be shown, by the monotonic clock; `inf` where it is, or was told."""
-        raise NotImplementedError
-
-    def _put(self, step: Step) -> None:
-        raise NotImplementedError
-
     def _moved(self) -> None:
         """What is shown may be another step, or further: look again."""
-        raise NotImplementedError
+        self._change.notify()
+
+    def _due_s(self, step: Step) -> float:
+        """Return when a step is to be shown, by the monotonic clock; `inf` where it is, was told, or never is."""
+        return math.inf
+
+    def _put(self, step: Step) -> None:
+        """Show a step that is due."""
 
     def _take_away(self) -> None:
         """Nothing of what was told can be taken away here."""
@@ -277,9 +277,6 @@ class _Log(_Display):
     def _put(self, step: Step) -> None:
         step.told, step.told_s = step.text, time.monotonic()
         self._console.print(step.line(), highlight=False, markup=False, soft_wrap=True)
-
-    def _moved(self) -> None:
-        self._change.notify()
 
 
 class _Line(_Display):
