@@ -22,6 +22,7 @@ from coordinator.registrar.attestation.policy import Policy, holds
 from coordinator.registrar.config import MAX_INVITE_S, RegistrarConfig
 from coordinator.registrar.store import (
     CERTIFICATE_ISSUED,
+    ENDED_LISTED_S,
     CertificateRecord,
     DeviceRecord,
     InviteRecord,
@@ -52,7 +53,6 @@ _REVOKED: Final = f"this device was revoked, or its key was replaced; {pki.AFTER
 _RECOUNT: Final = timedelta(seconds=1)
 _CRL_REFRESH: Final = pki.CRL_LIFETIME / 8
 _CRL_SIGN_AGAIN: Final = timedelta(minutes=15)
-_CRL_MEMORY: Final = timedelta(days=7)
 # Coordinators expect each revocation for that long, by their own clocks.
 _CRL_MIN_MEMORY: Final = pki.MAX_DEVICE_LIFETIME + timedelta(days=1)
 _MAX_TEXT: Final = 200
@@ -234,7 +234,7 @@ class Registry:
             with self._store.begin() as transaction:
                 self._counted = (now, transaction.count_revocations())
                 revocations = transaction.revocations(
-                    int((now - _CRL_MEMORY).timestamp()), int((now - _CRL_MIN_MEMORY).timestamp())
+                    int(now.timestamp()) - ENDED_LISTED_S, int((now - _CRL_MIN_MEMORY).timestamp())
                 )
                 number = transaction.next_list_number(int(now.timestamp()))
             self._crl = _SignedList(now, now, number, tuple(revocations), b"")

@@ -31,7 +31,9 @@ HEAD: Final = "r0004"
 CERTIFICATE_ISSUED: Final = "certificate.issue"
 """Action of the audit log's entries about certificates."""
 
-_ENDED_LISTED_S: Final = 7 * 86400
+ENDED_LISTED_S: Final = 7 * 86400
+"""How long a revoked certificate is listed beyond its end, for clocks differ."""
+
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _META: Final = sa.MetaData()
@@ -264,7 +266,7 @@ class Transaction:
         rows = self._connection.execute(
             sa.select(_CERTIFICATES.c.serial, _CERTIFICATES.c.expires_unix_s).where(
                 _CERTIFICATES.c.device_id == device_id,
-                _CERTIFICATES.c.expires_unix_s > now - _ENDED_LISTED_S,
+                _CERTIFICATES.c.expires_unix_s > now - ENDED_LISTED_S,
                 _IS_NOT_REVOKED,
             )
         ).all()
