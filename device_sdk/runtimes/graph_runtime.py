@@ -135,8 +135,6 @@ class GraphRuntime:
         finally:
             training.release()
         loss_after = training.evaluate(images)
-        if not np.isfinite(training.values).all():
-            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
         private, velocity = dict(training.private), dict(training.private_velocity)
         return Trained(job.part, job.theta, training.values, private, loss_before, loss_after, num_steps, velocity)
 

@@ -145,8 +145,6 @@ class TorchRuntime:
                 )
             loss_after = training.evaluate(images.embed_all())
             values = training.part_values()
-        if not np.isfinite(values).all():
-            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
         private, velocity = training.private_arrays(), training.velocity_arrays()
         return Trained(part, job.theta, values, private, loss_before, loss_after, num_steps, velocity)
 

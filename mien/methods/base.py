@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.contribution import Arrays, Contribution, ContributionLayout, Total
-from mien.errors import ConfigError
+from mien.errors import ConfigError, NonFiniteError
 from mien.layout import ParameterPart, Vector
 from mien.protocol.ids import ModelId
 from mien.specs import LocalSpec, ServerSpec, TaskSpec
@@ -73,7 +73,8 @@ class Trained:
     """Result of local training: the part's elements, the private tensors, and the loss before and after.
 
     `received` is the whole flat vector that training started from. `velocity` is the private tensors' momentum after
-    the last step, by name.
+    the last step, by name. Raises NonFiniteError for NaN or infinity in any of them but `received`: kept private
+    tensors would keep the device out of every later round.
     """
 
     part: ParameterPart = field(repr=False)
@@ -84,6 +85,11 @@ class Trained:
     loss_after: float
     num_steps: int
     velocity: Arrays = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        arrays = (self.values, *self.private.values(), *self.velocity.values())
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise NonFiniteError("local training diverged to NaN or infinity; lower local.lr")
 
     @cached_property
     def theta(self) -> Vector:

@@ -186,10 +186,13 @@ class _Step:
         self._gradient_RD, *own = torch.autograd.grad(self._losses_C.sum(), wanted, materialize_grads=True)
         self._own.step(own, 1.0)
         losses = self._losses_C.tolist() if self.is_measured else [0.0] * len(self._lengths)
-        return [
-            Trained(PROBE, _BEFORE, _AFTER, private, loss, 0.0, num_steps=1, velocity=velocity)
-            for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
-        ]
+        try:
+            return [
+                Trained(PROBE, _BEFORE, _AFTER, private, loss, 0.0, num_steps=1, velocity=velocity)
+                for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
+            ]
+        except NonFiniteError:
+            return []
 
     def add_to(self, update: NDArray[np.float64], factors: Sequence[float]) -> bool:
         """Add the sum of clients' updates times their factors, -lr scale sum_c k_c (g_c + wd theta); return if finite.

@@ -30,8 +30,8 @@ from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mea
 from device_sdk.runtimes.schedule import Batch, batches
 from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Sgd, TorchRuntime, Trunk
 from mien.contribution import Arrays
-from mien.errors import ConfigError
-from mien.layout import ParameterPart
+from mien.errors import ConfigError, NonFiniteError
+from mien.layout import ParameterPart, Vector
 from mien.methods.base import Objective, Trained, TrainingJob
 from mien.objectives.heads import l2_normalise
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
@@ -297,22 +297,18 @@ class Stack:
         after_C = self._losses_after()
         self._is_finite &= torch.isfinite(self._values_CP.sum(1))  # a sum with NaN or infinity in it is none either
         values_CP = self._values_CP.cpu().numpy()
-        ends = zip(self._own.arrays(), before_C.tolist(), after_C.tolist(), self._is_finite.tolist(), strict=True)
+        own, losses = self._own.arrays(), zip(before_C.tolist(), after_C.tolist(), strict=True)
         return [
-            Trained(
-                self._job.part,
-                self._job.theta,
-                values_CP[c],
-                private=private,
-                loss_before=before,
-                loss_after=after,
-                num_steps=len(self._members[0].batches),
-                velocity=velocity,
-            )
-            if is_finite
-            else None
-            for c, ((private, velocity), before, after, is_finite) in enumerate(ends)
+            self._trained(values, arrays, *of_them) if is_finite else None
+            for values, arrays, of_them, is_finite in zip(values_CP, own, losses, self._is_finite.tolist(), strict=True)
         ]
+
+    def _trained(self, values: Vector, own: tuple[Arrays, Arrays], before: float, after: float) -> Trained | None:
+        num_steps = len(self._members[0].batches)
+        try:
+            return Trained(self._job.part, self._job.theta, values, own[0], before, after, num_steps, own[1])
+        except NonFiniteError:
+            return None
 
     def _pieces(self, values_CP: Tensor) -> dict[str, Tensor]:
         """Return the trained parameters' own pieces (C, ...) of rows like the part's; buffers are left out."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,37 @@ class Compared:
     loss_error: float
 
 
+def given_to_jvm(
+    folder: Path,
+    model: Model,
+    graphs: Path,
+    task: TaskSpec,
+    crops: Crops,
+    labels: Sequence[int] | None,
+    files: Mapping[str, bytes],
+    memory: Sequence[str] = ("-Xmx256m",),
+) -> subprocess.CompletedProcess[str]:
+    """Return how two rounds of training ended on the JVM, which leaves what it would send in the folder."""
+    files = {
+        "model_id": model.model_id.encode(),
+        "model.json": model_to_json(model.spec, model.layout),
+        "theta.f32": np.ascontiguousarray(model.theta, "<f4").tobytes(),
+        "crops": crops.tobytes(),
+        "labels": bytes(labels or [0] * len(crops)),
+        "task.json": task_to_json(task),
+        **files,
+    }
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return subprocess.run(
+        command("mien.e2e.Train", folder, graphs, SEED, memory=memory),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
 def compared(
     folder: Path,
     model: Model,
@@ -58,24 +89,10 @@ def compared(
     """Train two rounds in both languages, the second with what the first left on the device, each told a reply."""
     shard = PUBLIC if METHODS[task.method].requirements(task).public_faces else None
     files = {
-        "model_id": model.model_id.encode(),
-        "model.json": model_to_json(model.spec, model.layout),
-        "theta.f32": np.ascontiguousarray(model.theta, "<f4").tobytes(),
-        "crops": crops.tobytes(),
-        "labels": bytes(labels or [0] * len(crops)),
-        "task.json": task_to_json(task),
         **({"shard": shard.to_bytes()} if shard else {}),
         **{f"reply-{number}": pack_tensors(reply) for number, reply in enumerate(replies) if reply},
     }
-    for name, data in files.items():
-        (folder / name).write_bytes(data)
-    done = subprocess.run(
-        command("mien.e2e.Train", folder, graphs, SEED, memory=memory),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    done = given_to_jvm(folder, model, graphs, task, crops, labels, files, memory)
     assert done.returncode == 0, done.stderr[-4000:]
     runtime = OnnxRuntime(model.spec, model.layout, GraphFolder.at(graphs, model.spec, model.layout))
     part, kept = model.layout.part(task.trainable or model.spec.trainable), dict[str, Any]()
@@ -155,6 +172,19 @@ def test_several_people_of_one_phone(task: TaskSpec, tmp_path: Path) -> None:
     assert np.abs(found.update).max() > 1e-4, "training moved something"
     assert found.error <= 1e-5
     assert found.loss_error <= 1e-4
+
+
+def test_private_tensors_that_diverge_are_an_error_and_are_not_sent_or_kept(tmp_path: Path) -> None:
+    """Each step makes class embeddings a million times as long, of which the cosines of the loss tell nothing."""
+    tiny = tiny_cnn()
+    model = Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None)
+    local = LocalSpec(lr=0.001, batch_size=0, steps=7, private_lr=1e3, private_weight_decay=1e3)
+    task = replace(task_of("fedprox", loss="cosface", scale=8.0), local=local)
+    crops = np.concatenate([made_up_crops(2, seed=k) for k in range(3)])
+    done = given_to_jvm(tmp_path, model, FOLDER / tiny.layout.sha256, task, crops, [0, 0, 1, 1, 2, 2], {})
+    assert done.returncode != 0
+    assert "diverged to NaN or infinity" in done.stderr
+    assert not list(tmp_path.glob("sent-*"))
 
 
 @pytest.mark.parametrize("was_there", [True, False])

@@ -251,6 +251,19 @@ def test_divergence_is_an_error_and_not_an_update() -> None:
         )
 
 
+# Each step makes class embeddings a million times as long; cosines do not mind, and the model's part stays as it is.
+OVERFLOWING = LocalSpec(lr=0.1, batch_size=0, epochs=7, private_lr=1e3, private_weight_decay=1e3)
+
+
+def test_private_tensors_that_diverge_are_an_error_and_are_not_kept() -> None:
+    tiny, objective = tiny_cnn(), replace(softmax(6, 3), unit_norm=())
+    job = TrainingJob(tiny.theta, tiny.part(), CROPS, objective, replace(OVERFLOWING, epochs=6), 0)
+    longest = np.abs(tiny.runtime().train(job).private["class_embeddings"]).max()
+    assert 1e35 < longest < np.inf, "one step before"
+    with pytest.raises(NonFiniteError, match=r"lower local\.lr"):
+        tiny.runtime().train(replace(job, local=OVERFLOWING))
+
+
 def test_parameters_that_are_not_finite_are_refused() -> None:
     tiny = tiny_cnn()
     theta = tiny.theta.copy()

@@ -13,8 +13,10 @@ from mien.methods import METHODS
 from mien.methods.base import Property
 from mien.specs import LocalSpec, PrivacySpec
 from simulation.engines.base import RoundWork, SequentialEngine, combined
+from simulation.engines.batched import BatchedEngine
 from simulation.engines.engine import Cohort
 from simulation.engines.fused import FusedEngine, why_not_fused
+from simulation.engines.stacked import StackedEngine
 from tests.simulation.engines.agreement import assert_same
 from tests.simulation.engines.cases import CASES, DIM, ONE, PART, TASK, TINY, Case, one, run
 from tests.tiny import tiny_cnn
@@ -86,6 +88,20 @@ def test_a_phone_that_is_not_finite_is_named_and_nothing_is_lost() -> None:
         engine.train(work(broken))
     expected = SequentialEngine(TINY.runtime()).train(work()).total
     np.testing.assert_allclose(engine.train(work()).total["delta"], expected["delta"], atol=2e-5)
+
+
+@pytest.mark.parametrize("engine", [FusedEngine, StackedEngine])
+def test_a_phone_whose_own_tensors_stop_being_finite_is_named(engine: type[BatchedEngine]) -> None:
+    """In the last step, of which no loss tells any more."""
+    case = CASES["fedprox"]
+    local = LocalSpec(lr=0.01, steps=1, flip=False, private_lr=1e3, private_weight_decay=1e3)
+    long = np.full((2, DIM), 1e34, np.float32)
+    devices = tuple("abcdef")
+    cohort = replace(case.cohort, private={devices[2]: {"class_embeddings": long}})
+    task = replace(case.task, local=local)
+    state = METHODS["fedprox"].server_start(task, PART, TINY.theta)
+    with pytest.raises(NonFiniteError, match=f"client {devices[2]}: .*lower local"):
+        engine(TINY.runtime()).train(RoundWork(task, PART, DIM, state, cohort, devices, 1))
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,11 @@ public final class GraphRuntime {
             job.step(images, batches.next());
         }
         double lossAfter = job.evaluate(images);
-        if (!Bytes.isFinite(job.values)) {
+        boolean isFinite = Bytes.isFinite(job.values);
+        for (Tensor kept : job.privateTensors.values()) { // what is kept would keep the phone out of every later round
+            isFinite &= Bytes.isFinite(kept.values());
+        }
+        if (!isFinite) {
             throw new MienException(ErrorCode.NON_FINITE, "local training diverged to NaN or infinity; leave the round");
         }
         return new Trained(job.values, job.privateTensors, lossBefore, lossAfter, numSteps);

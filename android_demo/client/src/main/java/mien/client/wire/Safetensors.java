@@ -91,8 +91,11 @@ public final class Safetensors {
         long[] shape = new long[dimensions.size()];
         for (int i = 0; i < shape.length; i++) {
             shape[i] = dimensions.get(i) instanceof Long ? (Long) dimensions.get(i) : -1;
+            if (shape[i] < 0 || shape[i] > data.limit()) { // so that the product below is of two ints
+                throw damaged();
+            }
             elements *= shape[i];
-            if (shape[i] < 0 || elements > data.limit()) {
+            if (elements > data.limit()) {
                 throw damaged();
             }
         }

@@ -104,5 +104,10 @@ public class TextsTest {
         Raised.by(ErrorCode.CORRUPT_DATA, "cut off", () -> Safetensors.parse(Arrays.copyOf(good, good.length - 1), "it"));
         Raised.by(ErrorCode.CORRUPT_DATA, "another type", () -> Safetensors.parse(good, "it").get("w", "F32"));
         Raised.by(ErrorCode.CORRUPT_DATA, "no header", () -> Safetensors.parse(new byte[9], "it"));
+        // 2 x (2^62 + 1) x 2 is 4 in 64 bits.
+        String header = "{\"w\":{\"dtype\":\"U8\",\"shape\":[2,4611686018427387905,2],\"data_offsets\":[0,4]}}";
+        byte[] wrapped = Bytes.concat(
+                new byte[] {(byte) header.length(), 0, 0, 0, 0, 0, 0, 0}, Bytes.utf8(header), new byte[] {1, 2, 3, 4});
+        Raised.by(ErrorCode.CORRUPT_DATA, "a shape beyond all numbers", () -> Safetensors.parse(wrapped, "it"));
     }
 }
