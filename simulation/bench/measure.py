@@ -124,7 +124,7 @@ def _loops(case: Case, device: DeviceName) -> dict[str, Callable[[], None]]:
 def _engines(case: Case, threads: int, device: DeviceName) -> Mapping[str, Callable[[], None]]:
     runtime, cohort = case.runtime(threads, device), case.cohort
     engines: list[Engine] = [SequentialEngine(runtime), StackedEngine(runtime)]
-    if case.steps == 1 and not why_not_fused(case.task, "exact"):
+    if not why_not_fused(case.task, "exact"):
         engines.append(FusedEngine(runtime))
 
     def rounds_of(engine: Engine) -> Callable[[], None]:

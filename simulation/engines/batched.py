@@ -36,6 +36,7 @@ from mien.methods.base import (
 )
 from mien.shell.memory import keep_freed_memory
 from simulation.engines.base import RoundWork, named_client
+from simulation.engines.linear_maps import Looks
 
 KEPT_BYTES: Final = 192 * 2**20
 Indices = NDArray[np.int64]
@@ -133,10 +134,11 @@ class Embedder:
 
 @dataclass(frozen=True)
 class TailCost:
-    """Numbers that one image's pass through a tail leaves in memory, and multiplications of its convolutions."""
+    """Numbers that an image's pass through a tail leaves in memory, its convolutions' multiplications, and its maps."""
 
     activations: int
     convolution_macs: int
+    looks: Looks = field(repr=False)
 
     @property
     def training_bytes(self) -> int:
@@ -150,8 +152,8 @@ def room_bytes(device: str, on_cpu: int) -> int:
 
 
 @torch.no_grad()
-def tail_cost(trunk: Trunk) -> TailCost:
-    """Return the cost of a trunk's tail, found by passing one blank image through it."""
+def tail_cost(trunk: Trunk, part: ParameterPart) -> TailCost:
+    """Return the cost of a trunk's tail, found by passing one blank image through it, while `part` is trained."""
     shape = trunk.backbone.feature_shape(trunk.split)
     counted = {"activations": math.prod(shape), "macs": 0}
 
@@ -163,11 +165,18 @@ def tail_cost(trunk: Trunk) -> TailCost:
     leaves = [module for module in trunk.backbone.modules() if not next(module.children(), None)]
     hooks = [module.register_forward_hook(count) for module in leaves]
     try:
-        trunk.tail(torch.zeros(1, *shape, device=trunk.device))
+        blank = torch.zeros(1, *shape, device=trunk.device)
+        looks = Looks.of(lambda: trunk.tail(blank), trained_parameters(trunk, part))
     finally:
         for hook in hooks:
             hook.remove()
-    return TailCost(counted["activations"], counted["macs"])
+    return TailCost(counted["activations"], counted["macs"], looks)
+
+
+def trained_parameters(trunk: Trunk, part: ParameterPart) -> dict[str, Tensor]:
+    """Return the backbone's parameters of a part, by name; its buffers are no parameters."""
+    parameters = dict(trunk.backbone.named_parameters())
+    return {name: parameters[name] for name in part.names if name in parameters}
 
 
 @dataclass(frozen=True)
@@ -271,12 +280,16 @@ class BatchedEngine:
         if runtime.device == "cpu":
             keep_freed_memory(keep_bytes=2 * memory_bytes, largest_bytes=memory_bytes)
 
-    def image_bytes(self, theta: Vector, part: ParameterPart) -> int:
-        """Return the memory of one image while the part is trained on it."""
+    def cost(self, theta: Vector, part: ParameterPart) -> TailCost:
+        """Return the cost of the tail that is trained with a part."""
         if part.names not in self._costs:
             with self.runtime.loaded(theta, part) as trunk:
-                self._costs[part.names] = tail_cost(trunk)
-        return self._costs[part.names].training_bytes
+                self._costs[part.names] = tail_cost(trunk, part)
+        return self._costs[part.names]
+
+    def image_bytes(self, theta: Vector, part: ParameterPart) -> int:
+        """Return the memory of one image while the part is trained on it."""
+        return self.cost(theta, part).training_bytes
 
     def chunks(
         self, devices: Iterable[Device], taken_bytes: Callable[[Device], int], *, most: int | None = None

@@ -18,7 +18,7 @@ from mien.methods.base import Property, Runtime
 from mien.specs import ModelSpec, TaskSpec
 from simulation.engines.base import Cohort, Engine, SequentialEngine
 from simulation.engines.batched import TailCost, tail_cost
-from simulation.engines.fused import FusedEngine, why_not_fused
+from simulation.engines.fused import FusedEngine, takes_one_step, why_not_fused
 from simulation.engines.runtimes import OncePerRound
 from simulation.engines.stacked import StackedEngine, why_not_in_stacks
 from simulation.engines.sums import Sums
@@ -145,7 +145,7 @@ def _best(runtime: Runtime, bare: TorchRuntime, task: TaskSpec, part: ParameterP
     macs = f"{cost.convolution_macs / 1e6:.0f} million multiplications an image"
     if cost.convolution_macs <= HEAVY_MACS and bare.device == "cpu":
         return Choice(StackedEngine(bare), f"clients' weights as one batched program ({part.size} parameters)")
-    if not why_not_fused(task, sums):
+    if takes_one_step(task.local) and not why_not_fused(task, sums):
         reason = f"one step a client and only sums count: one pass for all ({macs}); losses after the step are left out"
         return Choice(FusedEngine(bare), reason)
     if bare.device == "cuda":
@@ -157,7 +157,7 @@ def _best(runtime: Runtime, bare: TorchRuntime, task: TaskSpec, part: ParameterP
 
 def _cost(runtime: TorchRuntime, part: ParameterPart) -> TailCost:
     with runtime.loaded(np.zeros(part.layout.size, np.float32), part) as trunk:
-        return tail_cost(trunk)
+        return tail_cost(trunk, part)
 
 
 _OWN_WAY: Final = "the experiment's control trains phones in a way of its own"

@@ -1,8 +1,10 @@
-"""The engine for methods whose local work is one step: one forward and one backward pass for many clients' images.
+"""The engine for methods of whose updates nothing is used but their sum: no client's own update is ever made.
 
 After one step of SGD a client's update is -lr times its gradient on the model that all have received, and a round's sum
-of updates, each times its factor k_c, is -lr times the gradient of the sum of k_c L_c: no client's own update is ever
-made. That is exact where nothing but this sum comes of the updates (`Property.SUM_ONLY`).
+of updates, each times its factor k_c, is -lr times the gradient of the sum of k_c L_c: one forward and one backward
+pass for many clients' images. After several steps clients' weights differ, by outer products (`OuterProducts`) where
+they are linear maps; these are summed as they are. Both are exact where nothing but the sum comes of the updates
+(`Property.SUM_ONLY`).
 
 The factor is the method's own. Its device half is asked about a model of one parameter (`PROBE`), which training has
 moved from 0 to 1: what it sends for it is k_c. All else, the other lanes and what the client keeps, does not depend on
@@ -30,25 +32,26 @@ from mien.contribution import Total
 from mien.errors import ConfigError, NonFiniteError
 from mien.layout import ParameterEntry, ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
-from mien.methods.base import EARLIER, Crops, DeviceInput, Embeddings, Objective, Property, Trained
-from mien.specs import TaskSpec
+from mien.methods.base import EARLIER, Crops, DeviceInput, Embeddings, Objective, Property, Trained, TrainingJob
+from mien.specs import LocalSpec, TaskSpec
 from simulation.engines.base import Intake, RoundResult, RoundWork, SequentialEngine, named_client, on_read_only_model
-from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes
+from simulation.engines.batched import BatchedEngine, Device, Embedder, room_bytes, trained_parameters
 from simulation.engines.stacked import (
     Bank,
     Member,
     OwnTensors,
+    Stack,
     batches_of,
     kind_of,
     padded,
-    trained_parameters,
     why_not_stacked,
 )
 from simulation.engines.sums import ExactSum, Sums
 
 MEMORY_BYTES: Final = 1024 * 2**20
 DELTA: Final = "delta"
-UNMEASURED: Final = ("loss_before", "loss_after")
+# Vectors as long as what is made of a client's model: values, gradient and velocity, and one to sum them.
+_MADE_VECTORS: Final = 4
 
 PROBE: Final = ParameterLayout((ParameterEntry("probe", (1,)),)).part()
 _BEFORE: Final = np.zeros(1, np.float32)
@@ -70,16 +73,20 @@ def why_not_fused(task: TaskSpec, sums: Sums) -> str:
         return "sums in the ring clip and round each client's own update"
     if local.batch_norm == "train":
         return "local.batch_norm is 'train': BatchNorm would learn from all clients together"
-    if local.steps != 1 and (local.steps or local.epochs > 1 or local.batch_size):
-        return "a client takes more than one step; set local.steps to 1, or local.epochs to 1 and local.batch_size to 0"
     return ""
 
 
-class FusedEngine(BatchedEngine):
-    """Takes the step of as many clients at once as `memory_bytes` hold the images of, on the tensors of `runtime`.
+def takes_one_step(local: LocalSpec) -> bool:
+    """Return whether every client takes a single step, whatever the number of its images."""
+    return local.steps == 1 or (local.steps == 0 and local.epochs == 1 and local.batch_size == 0)
 
-    Losses after the step are those of clients' own models, which are never made: records leave them out. The loss
-    before it is the step's own where the batch was all images as they are, and else left out too.
+
+class FusedEngine(BatchedEngine):
+    """Takes the steps of as many clients at once as fit into `memory_bytes`, on the tensors of `runtime`.
+
+    Of a single step the loss after it is that of clients' own models, which are never made: records leave it out. The
+    loss before it is the step's own where the batch was all images as they are, and else left out too. Of several
+    steps both are measured.
     """
 
     name = "fused"
@@ -95,14 +102,15 @@ class FusedEngine(BatchedEngine):
         if Property.FORWARD_ONLY in work.method.properties:  # no step whose gradients could be one
             return SequentialEngine(self.runtime).train(work)
         work = on_read_only_model(work)
-        intake, update, is_measured = Intake(replace(work, part=PROBE)), np.zeros(work.part.size), True
+        intake, update = Intake(replace(work, part=PROBE)), np.zeros(work.part.size)
+        unmeasured: frozenset[str] = frozenset()
         for chunk in self._begun(work):
             for group in _groups(chunk):
-                is_measured &= self._take_step(work, group, update)
+                unmeasured |= self._take_steps(work, group, update)
             for device in chunk:
                 assert device.output is not None
                 intake.take(device.name, device.output)
-        return _whole(work, intake.result(), update, is_measured=is_measured)
+        return _whole(work, intake.result(), update, unmeasured)
 
     def _begun(self, work: RoundWork) -> Iterator[list[Device]]:
         """Yield devices, each run up to its training, as many as there is memory for their images."""
@@ -113,7 +121,7 @@ class FusedEngine(BatchedEngine):
 
         def taken_bytes(device: Device) -> int:
             assert device.job is not None, "a method that trains nothing gives a reason not to be fused"
-            return len(device.job.crops) * self.image_bytes(work.state.theta, work.part)
+            return self._taken_bytes(work, device.job)
 
         def features(theta: Vector, crops: Crops) -> Embeddings:
             return self.runtime.features(meant[float(theta[0])], crops)
@@ -121,28 +129,47 @@ class FusedEngine(BatchedEngine):
         devices = (Device(name, work.method, _asked_about_probe(work, name), embed, features) for name in work.devices)
         return self.chunks(devices, taken_bytes)
 
-    def _take_step(self, work: RoundWork, group: Sequence[Device], update: NDArray[np.float64]) -> bool:
-        """Take a group's step: answer and end its devices, and add to `update`; return whether losses were measured."""
+    def _taken_bytes(self, work: RoundWork, job: TrainingJob) -> int:
+        """Return the memory of a client: its images in a pass, its steps' rows, and what is made of its model."""
+        cost, num_images = self.cost(work.state.theta, work.part), len(job.crops)
+        if takes_one_step(work.task.local):
+            return num_images * cost.training_bytes
+        num_trained = sum(map(len, batches_of(job)))
+        rows = cost.looks.rows(work.part, 2 * num_images, num_trained)
+        num_made = work.part.size - sum(work.part.layout.sizes[name] for name in rows)
+        return (num_images + num_trained) * cost.training_bytes + 4 * _MADE_VECTORS * num_made
+
+    def _take_steps(self, work: RoundWork, group: Sequence[Device], update: NDArray[np.float64]) -> frozenset[str]:
+        """Take a group's steps: answer and end its devices, and add to `update`; return the losses not measured."""
         with self.runtime.loaded(work.state.theta, work.part) as trunk:
-            members = [self._member(trunk, device) for device in group]
-            with _requiring_grad(list(trained_parameters(trunk, work.part).values())):
-                step = _Step(trunk, work.part, members)
-                answers = step.answers() or self._blame(work, group)
-                for device, trained in zip(group, answers, strict=True):
-                    device.answer(trained)
-                    with named_client(device.name):
-                        device.go_on()
-                is_finite = step.add_to(update, [_factor(device) for device in group])
+            members = [self._member(work, trunk, device) for device in group]
+            if takes_one_step(work.task.local):
+                with _requiring_grad(list(trained_parameters(trunk, work.part).values())):
+                    step = _Step(trunk, work.part, members)
+                    self._end(work, group, step.answers())
+                    is_finite, unmeasured = step.add_to(update, _factors(group)), step.unmeasured
+            else:
+                stack = Stack(trunk, members, self.cost(work.state.theta, work.part).looks)
+                self._end(work, group, stack.probed(PROBE, _BEFORE, _AFTER))
+                is_finite, unmeasured = stack.add_to(update, _factors(group)), frozenset()
         if not is_finite:
             self._blame(work, group)
         self.num_fused += len(group)
-        return step.is_measured
+        return unmeasured
 
-    def _member(self, trunk: Trunk, device: Device) -> Member:
+    def _end(self, work: RoundWork, group: Sequence[Device], answers: Sequence[Trained]) -> None:
+        """Answer a group's devices, and run them to their ends; raise if there are no answers, as one is not finite."""
+        for device, trained in zip(group, answers or self._blame(work, group), strict=True):
+            device.answer(trained)
+            with named_client(device.name):
+                device.go_on()
+
+    def _member(self, work: RoundWork, trunk: Trunk, device: Device) -> Member:
+        """Return a device's training on the model itself, in the place of the probe."""
         assert device.job is not None
-        job = device.job
+        job = replace(device.job, part=work.part, theta=work.state.theta)
         planned = batches_of(job)
-        if why := _why_no_single_step(job.objective, len(planned)):
+        if why := _why_not_summed(job.objective):
             raise ConfigError(f"engine fused cannot run client {device.name}: {why}. Use engine stacked, or auto")
         return Member(job, planned, self.blocks.rows(trunk, job.crops, planned))
 
@@ -173,10 +200,15 @@ class _Step:
         self._leaf_RD = self._emb_RD.detach().requires_grad_()
         self._losses_C = self._own.losses(padded(self._leaf_RD, self._lengths), *bank.rows(chosen))
         self._gradient_RD = torch.zeros_like(self._leaf_RD)
-        self.is_measured = all(
+        self._is_of_all = all(
             len(indices) == member.num_images and not flipped.any()
             for member, (indices, flipped) in zip(members, chosen, strict=True)
         )
+
+    @property
+    def unmeasured(self) -> frozenset[str]:
+        """Losses that the step does not know: the one after it, and the one before unless all images were in it."""
+        return frozenset({"loss_after"} if self._is_of_all else {"loss_before", "loss_after"})
 
     def answers(self) -> list[Trained]:
         """Return what training leaves of the probe and of each client's own tensors; none where it is not finite."""
@@ -185,14 +217,13 @@ class _Step:
         wanted = [self._leaf_RD, *self._own.tensors]
         self._gradient_RD, *own = torch.autograd.grad(self._losses_C.sum(), wanted, materialize_grads=True)
         self._own.step(own, 1.0)
-        losses = self._losses_C.tolist() if self.is_measured else [0.0] * len(self._lengths)
-        try:
-            return [
-                Trained(PROBE, _BEFORE, _AFTER, private, loss, 0.0, num_steps=1, velocity=velocity)
-                for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
-            ]
-        except NonFiniteError:
+        if not bool(self._own.are_finite().all()):
             return []
+        losses = self._losses_C.tolist() if self._is_of_all else [0.0] * len(self._lengths)
+        return [
+            Trained(PROBE, _BEFORE, _AFTER, private, loss, 0.0, num_steps=1, velocity=velocity)
+            for (private, velocity), loss in zip(self._own.arrays(), losses, strict=True)
+        ]
 
     def add_to(self, update: NDArray[np.float64], factors: Sequence[float]) -> bool:
         """Add the sum of clients' updates times their factors, -lr scale sum_c k_c (g_c + wd theta); return if finite.
@@ -233,11 +264,10 @@ def _models_of_probes(work: RoundWork) -> dict[float, Vector]:
     return meant
 
 
-def _factor(device: Device) -> float:
-    """Return the factor of a device's update in its contribution."""
-    assert device.output is not None
-    contribution = device.output.contribution
-    return float(contribution.vector[contribution.layout.slices[DELTA]][0])
+def _factors(group: Sequence[Device]) -> list[float]:
+    """Return the factors of devices' updates in their contributions."""
+    contributions = [device.output.contribution for device in group if device.output is not None]
+    return [float(each.vector[each.layout.slices[DELTA]][0]) for each in contributions]
 
 
 def _groups(chunk: Sequence[Device]) -> list[list[Device]]:
@@ -249,21 +279,21 @@ def _groups(chunk: Sequence[Device]) -> list[list[Device]]:
     return list(kinds.values())
 
 
-def _why_no_single_step(objective: Objective, num_batches: int) -> str:
-    if num_batches != 1:
-        return f"it takes {num_batches} steps of training"
+def _why_not_summed(objective: Objective) -> str:
     if objective.step_rule.offset is not None:
         return "its steps are moved by an offset that is as long as the model"
     return why_not_stacked(objective, "eval")
 
 
-def _whole(work: RoundWork, probed: RoundResult, update: NDArray[np.float64], *, is_measured: bool) -> RoundResult:
+def _whole(
+    work: RoundWork, probed: RoundResult, update: NDArray[np.float64], unmeasured: frozenset[str]
+) -> RoundResult:
     """Return the result for the model itself: the update in the place of the probe's, and no loss that is not known."""
     layout, asked = work.layout, probed.total
     vector = np.zeros(layout.summed_size)
     for lane in layout.summed:
         vector[layout.slices[lane.name]] = update if lane.name == DELTA else asked[lane.name]
-    for name in UNMEASURED[is_measured:]:
+    for name in unmeasured:
         vector[layout.slices[name]] = math.nan
     total = Total(layout, vector, asked.num_reports)
     return RoundResult(ExactSum.of(total), probed.revealed, probed.private)

@@ -15,27 +15,27 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.overrides import TorchFunctionMode
 
 from device_sdk.runtimes.objectives import LossInput, Tensors, find_loss, is_mean_over_images, takes_sample_weight
 from device_sdk.runtimes.schedule import Batch, batches
 from device_sdk.runtimes.torch_runtime import TAIL_BATCH, Sgd, TorchRuntime, Trunk
 from mien.contribution import Arrays
-from mien.errors import ConfigError, NonFiniteError
+from mien.errors import ConfigError
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Objective, Trained, TrainingJob
 from mien.objectives.heads import l2_normalise
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
-from simulation.engines.batched import BatchedEngine, Device, Embedder, Rows, room_bytes
+from simulation.engines.batched import BatchedEngine, Device, Embedder, Rows, room_bytes, trained_parameters
+from simulation.engines.linear_maps import LinearMaps, Looks, OuterProducts, Step
 
 MEMORY_BYTES: Final = 256 * 2**20
 MAX_CLIENTS: Final = 128
@@ -118,7 +118,7 @@ class StackedEngine(BatchedEngine):
             members = [
                 Member(each.job, each.planned, self.blocks.rows(trunk, each.job.crops, each.planned)) for each in group
             ]
-            results = Stack(trunk, members).run()
+            results = Stack(trunk, members, self.cost(group[0].job.theta, group[0].job.part).looks).run()
         for each, trained in zip(group, results, strict=True):
             if trained is None:  # by itself it fails in the runtime's own words, if it does
                 self._answer_alone(each.device, each.job)
@@ -219,18 +219,12 @@ def kind_of(job: TrainingJob, planned: Sequence[Batch]) -> Hashable:
     )
 
 
-def trained_parameters(trunk: Trunk, part: ParameterPart) -> dict[str, Tensor]:
-    """Return the backbone's parameters of a part, by name; its buffers are no parameters."""
-    parameters = dict(trunk.backbone.named_parameters())
-    return {name: parameters[name] for name in part.names if name in parameters}
-
-
 class OwnTensors:
     """Clients' tensors beside the model, stacked: the private ones that they train, and what is fixed."""
 
     def __init__(self, members: Sequence[Member], device: torch.device) -> None:
         objectives = [member.job.objective for member in members]
-        self._objective, self._num_clients = objectives[0], len(members)
+        self._objective, self._num_clients, self._device = objectives[0], len(members), device
         self._loss = find_loss(self._objective.name)
         self.fixed = _stacked([objective.fixed for objective in objectives], device)
         self.private = _stacked([objective.private for objective in objectives], device)
@@ -263,6 +257,13 @@ class OwnTensors:
         for name in self._objective.unit_norm:
             self.private[name].copy_(l2_normalise(self.private[name]))
 
+    def are_finite(self) -> Tensor:
+        """Return whose private tensors, and their momentum, are finite, (C,)."""
+        found_C = torch.ones(self._num_clients, dtype=torch.bool, device=self._device)
+        for tensor in (*self.tensors, *self._sgd.velocities):
+            found_C &= torch.isfinite(tensor.detach().flatten(1)).all(1)
+        return found_C
+
     def arrays(self) -> list[tuple[Arrays, Arrays]]:
         """Return each client's private tensors and their momentum, as they are now."""
         private = {name: tensor.detach().cpu().numpy() for name, tensor in self.private.items()}
@@ -271,102 +272,189 @@ class OwnTensors:
 
 
 class Stack:
-    """Trainings of one kind, on the model that the trunk's backbone holds now."""
+    """Trainings of one kind, on the model that the trunk's backbone holds now.
 
-    def __init__(self, trunk: Trunk, members: Sequence[Member]) -> None:
+    The weights of linear maps that `looks` names are kept as outer products where that is less work (`OuterProducts`);
+    all other trained parameters of the clients are made, and are the `_weights`.
+    """
+
+    def __init__(self, trunk: Trunk, members: Sequence[Member], looks: Looks) -> None:
         self._trunk = trunk
         self._members = members
         self._job = members[0].job
         self._tail = Tail(trunk)
         self._bank = Bank(members, trunk.device)
         self._own = OwnTensors(members, trunk.device)
-        self._received = torch.from_numpy(self._job.part.gather(self._job.theta)).to(trunk.device)
+        self._trained = trained_parameters(trunk, self._job.part)
+        self._outer = self._outer_products(looks)
+        self._made = tuple(name for name in self._job.part.names if name not in self._outer)
+        self._received = self._gathered(self._made)
         self._values_CP = self._received.repeat(len(members), 1)
         # `data`, not `detach`: pieces that know nothing of each other, since some are stepped while others are needed.
         self._weights = {name: piece.data.requires_grad_() for name, piece in self._pieces(self._values_CP).items()}
+        self._velocities = self._of_stepping(looks)
         self._sgd = self._optimiser()
-        self._stepping = self._steps_within()
-        self._uses: dict[str, int] = {}
         self._is_finite = torch.ones(len(members), dtype=torch.bool, device=trunk.device)
 
-    def run(self) -> list[Trained | None]:
-        """Return what each training leaves, in order; None for one that is not finite."""
+    def train(self) -> list[tuple[float, float]]:
+        """Take all steps, and return each client's losses before and after; NaN where its numbers are not finite."""
         before_C = self._losses_before()
         for number in range(len(self._members[0].batches)):
             self._step(number)
         after_C = self._losses_after()
         self._is_finite &= torch.isfinite(self._values_CP.sum(1))  # a sum with NaN or infinity in it is none either
-        values_CP = self._values_CP.cpu().numpy()
-        own, losses = self._own.arrays(), zip(before_C.tolist(), after_C.tolist(), strict=True)
+        self._is_finite &= self._own.are_finite()
+        for products in self._outer.values():
+            self._is_finite &= products.are_finite()
+        return list(zip(before_C.tolist(), after_C.tolist(), strict=True))
+
+    def run(self) -> list[Trained | None]:
+        """Return what each training leaves, in order; None for one that is not finite."""
+        losses = self.train()
+        values_CP = self._whole_values().cpu().numpy()
+        finite = self._is_finite.tolist()
         return [
-            self._trained(values, arrays, *of_them) if is_finite else None
-            for values, arrays, of_them, is_finite in zip(values_CP, own, losses, self._is_finite.tolist(), strict=True)
+            Trained(
+                self._job.part,
+                self._job.theta,
+                values_CP[c],
+                private=private,
+                loss_before=before,
+                loss_after=after,
+                num_steps=len(self._members[0].batches),
+                velocity=velocity,
+            )
+            if finite[c]
+            else None
+            for c, ((private, velocity), (before, after)) in enumerate(zip(self._own.arrays(), losses, strict=True))
         ]
 
-    def _trained(self, values: Vector, own: tuple[Arrays, Arrays], before: float, after: float) -> Trained | None:
-        num_steps = len(self._members[0].batches)
-        try:
-            return Trained(self._job.part, self._job.theta, values, own[0], before, after, num_steps, own[1])
-        except NonFiniteError:
-            return None
+    def probed(self, part: ParameterPart, before: Vector, after: Vector) -> list[Trained]:
+        """Return the same with `before` and `after` of a probe in the model's place; none where one is not finite."""
+        losses, num_steps = self.train(), len(self._members[0].batches)
+        if not bool(self._is_finite.all()):
+            return []
+        return [
+            Trained(part, before, after, private, *losses[c], num_steps=num_steps, velocity=velocity)
+            for c, (private, velocity) in enumerate(self._own.arrays())
+        ]
+
+    def add_to(self, update: NDArray[np.float64], factors: Sequence[float]) -> bool:
+        """Add the sum of clients' changes of the part, each times its factor; return whether it is finite."""
+        factors_C = torch.tensor(factors, dtype=torch.float32, device=self._trunk.device)
+        made = self._pieces((factors_C @ self._values_CP.sub_(self._received))[None])
+        position, is_finite = 0, True
+        for name in self._job.part.names:
+            size = self._job.part.layout.sizes[name]
+            if name in self._trained:  # a buffer stays as it is
+                change = self._outer[name].change(factors_C) if name in self._outer else made[name]
+                is_finite &= bool(torch.isfinite(change.sum()))
+                update[position : position + size] += change.reshape(-1).cpu().numpy()
+            position += size
+        return is_finite
+
+    def _outer_products(self, looks: Looks) -> dict[str, OuterProducts]:
+        """Return the clients' weights that are kept as outer products, by name."""
+        local, rule = self._job.local, self._job.objective.step_rule
+        if rule.offset is not None:
+            return {}
+        rows = looks.rows(self._job.part, self._bank.num_rows, num_trained(self._members))
+        return {
+            name: OuterProducts(
+                self._trained[name], len(self._members), num_rows, local, rule, fixed_input=looks.fixed_input[name]
+            )
+            for name, num_rows in rows.items()
+        }
+
+    def _gathered(self, names: Sequence[str]) -> Tensor:
+        """Return what was received of some tensors, end to end."""
+        layout, theta = self._job.part.layout, self._job.theta
+        if names == self._job.part.names:
+            return torch.from_numpy(self._job.part.gather(theta)).to(self._trunk.device)
+        pieces = [theta[layout.offsets[name] : layout.offsets[name] + layout.sizes[name]] for name in names]
+        return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *pieces])).to(self._trunk.device)
 
     def _pieces(self, values_CP: Tensor) -> dict[str, Tensor]:
-        """Return the trained parameters' own pieces (C, ...) of rows like the part's; buffers are left out."""
-        trained, sizes = trained_parameters(self._trunk, self._job.part), self._job.part.layout.sizes
-        pieces, position = {}, 0
-        for name in self._job.part.names:
-            if name in trained:
+        """Return the made parameters' own pieces (C, ...) of rows like `_received`; buffers are left out."""
+        sizes, pieces, position = self._job.part.layout.sizes, {}, 0
+        for name in self._made:
+            if name in self._trained:
                 piece = values_CP[:, position : position + sizes[name]]
-                pieces[name] = piece.view(len(values_CP), *trained[name].shape)
+                pieces[name] = piece.view(len(values_CP), *self._trained[name].shape)
             position += sizes[name]
         return pieces
 
-    def _optimiser(self) -> Sgd:
-        """Return that of the part's parameters, under the objectives' rule."""
+    def _whole_values(self) -> Tensor:
+        """Return each client's values of the whole part (C, P)."""
+        if not self._outer:
+            return self._values_CP
+        sizes, num_clients = self._job.part.layout.sizes, len(self._members)
+        whole_CP = self._values_CP.new_empty(num_clients, self._job.part.size)
+        position = made = 0
+        for name in self._job.part.names:
+            piece, position = whole_CP[:, position : position + sizes[name]], position + sizes[name]
+            if name in self._outer:
+                self._outer[name].write(piece.view(num_clients, *self._trained[name].shape))
+            else:
+                piece.copy_(self._values_CP[:, made : made + sizes[name]])
+                made += sizes[name]
+        return whole_CP
+
+    def _of_stepping(self, looks: Looks) -> dict[str, Tensor | None]:
+        """Return the made weights that take their steps within the backward pass, with their velocity if they have one.
+
+        Those of linear maps, where steps are SGD's own.
+        """
         local, rule = self._job.local, self._job.objective.step_rule
-        weights = list(self._weights.values())
+        if local.weight_decay or not rule.changes_nothing:
+            return {}
+        names = looks.fixed_input.keys() & self._weights.keys()
+        return {name: torch.zeros_like(self._weights[name]) if local.momentum else None for name in names}
+
+    def _optimiser(self) -> Sgd:
+        """Return that of the made parameters that do not step by themselves, under the objectives' rule."""
+        local, rule = self._job.local, self._job.objective.step_rule
+
+        def stepped(values_CP: Tensor) -> list[Tensor]:
+            return [piece for name, piece in self._pieces(values_CP).items() if name not in self._velocities]
+
+        weights = [weight for name, weight in self._weights.items() if name not in self._velocities]
         sgd = Sgd(weights, local.lr, local.momentum, local.weight_decay, rule.gradient_scale)
         offsets = [member.job.objective.step_rule.offset for member in self._members]
         if rule.offset is not None:
             stacked = torch.from_numpy(np.stack([offset for offset in offsets if offset is not None]))
-            sgd.offsets = list(self._pieces(stacked.to(self._trunk.device)).values())
+            sgd.offsets = stepped(stacked.to(self._trunk.device))
         if rule.proximal:
             sgd.proximal = rule.proximal
-            sgd.received = list(self._pieces(self._received[None]).values())
+            sgd.received = stepped(self._received[None])
         return sgd
 
-    def _steps_within(self) -> frozenset[str]:
-        """Return the weights of linear maps, which take plain steps of SGD within the backward pass."""
-        local, rule = self._job.local, self._job.objective.step_rule
-        if local.momentum or local.weight_decay or not rule.changes_nothing:
-            return frozenset()
-        maps = {f"{name}.weight" for name, module in self._trunk.backbone.named_modules() if type(module) is nn.Linear}
-        return frozenset(maps & self._weights.keys())
-
     def _step(self, number: int) -> None:
-        images, rate = self._bank.batch(number), self._members[0].batches[number].rate
-        losses_C = self._losses(*images, rate=rate * self._job.local.lr)
-        if any(uses > 1 for uses in self._uses.values()):
-            self._stepping = frozenset()
-            losses_C = self._losses(*images)
+        rate = self._members[0].batches[number].rate
+        losses_C = self._losses(*self._bank.batch(number), rate=rate * self._job.local.lr)
         self._is_finite &= torch.isfinite(losses_C.detach())
         losses_C.sum().backward()  # type: ignore[no-untyped-call]
+        with torch.no_grad():
+            rows_CB = self._bank.places(number) if self._outer else torch.empty(0)
+            for products in self._outer.values():
+                products.step(rate, rows_CB)
         self._sgd.step(_taken_gradients(self._sgd.tensors), rate)
         self._own.step(_taken_gradients(self._own.tensors), rate)
 
     def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor, *, rate: float = 0.0) -> Tensor:
         """Return clients' losses (C,) by one batched program of their weights, tensors and images.
 
-        With a `rate` their backward pass is also the step of the weights in `_stepping`.
+        With a `rate` their backward pass is also the step of the weights in `_velocities`.
         """
+        momentum = self._job.local.momentum
+        steps = {name: Step(rate, momentum, each) for name, each in self._velocities.items()} if rate else {}
+        outer = [(self._trained[name], products) for name, products in self._outer.items()]
 
         def loss_of(
             weights: Tensors, private: Tensors, fixed: Tensors, rows: Tensors, x_B: Tensor, mirrored_B: Tensor
         ) -> Tensor:
-            stepping = {name: weights[name] for name in self._stepping} if rate else {}
-            with LinearMaps(stepping, rate) as maps:
+            with LinearMaps([(weights[name], step) for name, step in steps.items()], outer):
                 emb_BD = functional_call(self._tail, dict(self._tail.named(weights)), (x_B,))
-            self._uses = maps.uses
             return self._own.loss(emb_BD, private, fixed, rows, mirrored_B)
 
         own = self._own
@@ -383,6 +471,11 @@ class Stack:
     @torch.no_grad()
     def _losses_after(self) -> Tensor:
         return self._losses(*self._bank.everything())
+
+
+def num_trained(members: Sequence[Member]) -> int:
+    """Return how many images a client of a stack is trained on in all its steps, filled up to the longest batch."""
+    return sum(max(map(len, batches)) for batches in zip(*(member.batches for member in members), strict=True))
 
 
 class Tail(nn.Module):
@@ -437,6 +530,21 @@ class Bank:
         ]
         return self._features[torch.from_numpy(np.concatenate(places)).to(self._device)]
 
+    @property
+    def num_rows(self) -> int:
+        """Number of images of the member that has most, with those that are mirrored."""
+        return max(len(member.rows.features) for member in self._members)
+
+    def places(self, number: int) -> Tensor:
+        """Return the numbers of step `number`'s images among each member's own, (C, B), as `num_rows` counts them."""
+        chosen = self.step(number)
+        places = [
+            member.rows.place[flipped.astype(np.int64), indices]
+            for member, (indices, flipped) in zip(self._members, chosen, strict=True)
+        ]
+        flat = torch.from_numpy(np.concatenate(places)).to(self._device)
+        return padded(flat, [len(each) for each in places])
+
     def rows(self, chosen: Sequence[Chosen]) -> tuple[Tensors, Tensor]:
         """Return what goes with the chosen images, (C, B, ...), filled up to the longest at weight 0; and the flips."""
         shape = len(chosen), max(len(indices) for indices, _ in chosen)
@@ -490,78 +598,3 @@ def _stacked(arrays: Sequence[Arrays], device: torch.device) -> dict[str, Tensor
         name: torch.from_numpy(np.stack([np.asarray(each[name], np.float32) for each in arrays])).to(device)
         for name in arrays[0]
     }
-
-
-# Linear maps of stacked weights, whose gradients are made as they lie in memory, and taken where they are made.
-
-
-class _Linear(torch.autograd.Function):
-    """y = x W', whose gradient of W is made as it lies in memory.
-
-    Torch's batched program makes the gradient of W' and turns it round: of a million parameters and 10 images that
-    takes 1.9 ms a client in place of 0.8, and the optimiser then reads it across. With a `rate` above 0 the gradient of
-    W is never there: W itself takes the step in its backward pass, in one product that adds to it.
-    """
-
-    @staticmethod
-    def forward(x_BI: Tensor, weight_OI: Tensor, rate: float) -> Tensor:
-        """Return x W' (B, O)."""
-        return x_BI @ weight_OI.mT
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, int | None, None], x_BI: Tensor, weight_OI: Tensor, rate: float
-    ) -> tuple[Tensor, int]:
-        """Return the same of stacked factors: the products are written for any axes before the last two."""
-        x_CBI = x_BI.unsqueeze(0) if in_dims[0] is None else x_BI.movedim(in_dims[0], 0)
-        weight_COI = weight_OI.unsqueeze(0) if in_dims[1] is None else weight_OI.movedim(in_dims[1], 0)
-        return linear(x_CBI, weight_COI, rate), 0
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
-        """Keep both factors."""
-        x_BI, weight_OI, ctx.rate = inputs
-        ctx.save_for_backward(x_BI, weight_OI)
-
-    @staticmethod
-    def backward(ctx: Any, grad_BO: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Return the gradients of x, where it has one, and of W, where it has not taken the step."""
-        x_BI, weight_OI = ctx.saved_tensors
-        grad_x_BI = grad_BO.to(weight_OI.dtype) @ weight_OI if ctx.needs_input_grad[0] else None
-        grad_OB = grad_BO.to(x_BI.dtype).mT
-        if not ctx.rate:
-            return grad_x_BI, grad_OB @ x_BI, None
-        weight_OI.baddbmm_(grad_OB, x_BI, alpha=-ctx.rate)
-        return grad_x_BI, None, None
-
-
-def linear(x_BI: Tensor, weight_OI: Tensor, rate: float = 0.0) -> Tensor:
-    """Return x W' (B, O) by `_Linear`; with a rate the backward pass steps along the gradient of stacked W."""
-    apply: Callable[[Tensor, Tensor, float], Tensor] = _Linear.apply
-    return apply(x_BI, weight_OI, rate)
-
-
-class LinearMaps(TorchFunctionMode):
-    """Works out linear maps by `_Linear`; weights among `stepping` take a step of `rate` in their backward pass.
-
-    That is right only for a weight that nothing else looks at, which would see it changed: `uses` counts who did.
-    """
-
-    def __init__(self, stepping: Mapping[str, Tensor], rate: float) -> None:
-        super().__init__()
-        self._names, self._rate = {id(weight): name for name, weight in stepping.items()}, rate
-        self.uses = dict.fromkeys(stepping, 0)
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Return the function's result."""
-        for given in (*args, *(kwargs or {}).values()):
-            for each in given if isinstance(given, list | tuple) else (given,):
-                if id(each) in self._names:
-                    self.uses[self._names[id(each)]] += 1
-        if func is not nn.functional.linear or kwargs or args[0].dim() != 2:
-            return func(*args, **(kwargs or {}))
-        x_BI, weight_OI, bias_O = (*args, None)[:3]
-        y_BO = linear(x_BI, weight_OI, self._rate if id(weight_OI) in self._names else 0.0)
-        return y_BO if bias_O is None else y_BO + bias_O
