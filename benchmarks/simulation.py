@@ -1,16 +1,21 @@
 """What an emulated phone costs in Mien's engines, beside bare torch, pfl-research and Flower in the same run.
 
-All train the same two small networks (10,432 and 989,312 trained parameters) above features that are at hand, on 5
-images a phone, in one local step or five, with 2 threads: so that bookkeeping is what is measured, and not faces. The
-bound is a bare loop of torch that takes the same steps and does nothing else. Peers run as child processes, each in an
-environment of its own, made on demand in the user's cache; where one cannot be had, the table says why and goes on.
+All train the same small networks (10,432 and 989,312 trained parameters) above features that are at hand, on 5 images a
+phone, in one local step or five, with 2 threads: so that bookkeeping is what is measured, and not faces. The bound is a
+bare loop of torch that takes the same steps and does nothing else. Peers run as child processes, each in an environment
+of its own, made on demand in the user's cache; where one cannot be had, the table says why and goes on.
+
+Several local steps (`several_steps`) are SGD's with momentum: 1, 5 and 20 of 10^4, 10^6 and 10^7 parameters, in batches
+of 8 and 32, beside pfl-research alone. `pfl_ratio_..._step` is the time of the fastest engine over pfl-research's at
+10^6, the worst of those cases; `..._cpu` the same of processor time, which other programs disturb less.
 
 Figures are of the best round; `over_...` are ratios of wall time. `fused_over_torch` is the throughput of one batched
 pass for a whole cohort over that of plain training, not federated, on the same images: here of MobileFaceNet, trained
 whole, since for the small networks the images are next to nothing (`fused_over_large_batch_...`). A full run also lets
 a thousand rounds pass and says by how much the process grew. Quick: fewer phones, one local step, 100 rounds for
-memory, and peers last, at the smaller size alone: only where an earlier full run has made their environments, and for
-as long as a quick run's time allows; what is left out says why.
+memory, several steps of 10^6 in batches of 8. Peers come last, at the smaller size alone but for several steps: only
+where an earlier full run has made their environments, and for as long as a quick run's time allows; what is left out
+says why.
 """
 
 from __future__ import annotations
@@ -26,7 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks import _common
-from benchmarks._peers.environment import PEERS, Figures, Peer, Unavailable, is_installed, measure
+from benchmarks._peers.environment import PEERS, PFL, Figures, Peer, Unavailable, is_installed, measure
 from benchmarks._peers.order import Order
 from simulation.bench.cases import face_network, small
 from simulation.bench.measure import LARGE, Row, best_engine, compare, row_of, select_s
@@ -40,7 +45,19 @@ SIZES: Final = ("1e4", "1e6")
 IMAGES: Final = 5
 PEER_TIMEOUT_S: Final = 400.0
 QUICK_S: Final = 45.0
-AIMS: Final = {"ms_per_client_1e4": 1.0, "ms_per_client_1e6": 6.0, "fused_over_torch": 0.9, "select_1e6_s": 0.1}
+AIMS: Final = {
+    "ms_per_client_1e4": 1.0,
+    "ms_per_client_1e6": 6.0,
+    "pfl_ratio_1_step": 0.8,
+    "pfl_ratio_5_steps": 0.8,
+    "pfl_ratio_20_steps": 0.8,
+    "fused_over_torch": 0.9,
+    "select_1e6_s": 0.1,
+}
+MOMENTUM: Final = 0.9
+BATCHES: Final = (8, 32)
+# Local steps and phones a round by the network's size: what a larger one takes is many times a smaller one's.
+SEVERAL: Final = {"1e4": (40, (5, 20)), "1e6": (10, (1, 5, 20)), "1e7": (3, (5, 20))}
 
 
 def main() -> None:
@@ -60,7 +77,11 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
     growth = memory_growth_mb(100 if args.quick else 1000)
     fused = fused_over_torch(threads=THREADS, rounds=1 if args.quick else 5, clients=4 if args.quick else 8)
-    theirs = {order: _peers(order, started + QUICK_S if args.quick else None) for order in asked}
+    several = _several(args.quick)
+    ours_of_several = {order: _ours(order, only=("stacked", "fused")) for order in several}
+    until = started + QUICK_S if args.quick else None
+    pfl = {order: _peer(PFL, order, until) for order in ([] if args.no_peers else several)}
+    theirs = {order: _peers(order, until) for order in asked}
     result: dict[str, Any] = {
         "benchmark": "simulation",
         "quick": args.quick,
@@ -69,6 +90,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         **{f"best_engine_{size}": best_engine(first[size]).engine for size in SIZES},
         **_over_loops(first),
         **_over_peers(ours, theirs),
+        **_pfl_ratios(ours | ours_of_several, pfl, theirs),
         "fused_over_torch": round(fused, 3),
         "select_1e6_s": round(select_s(), 6),
         "rss_mb_per_1000_rounds": round(growth, 2),
@@ -76,6 +98,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "images": IMAGES,
         "threads": THREADS,
         "rows": [row.as_record() for rows in ours.values() for row in rows],
+        "several_steps": [_several_record(order, rows, pfl.get(order)) for order, rows in ours_of_several.items()],
         "peers": [_peer_record(order, peer, found) for order, all_ in theirs.items() for peer, found in all_.items()],
     }
     return result | {
@@ -93,10 +116,22 @@ def _orders(quick: bool) -> list[Order]:
     return [Order(size, clients, rounds, IMAGES, number, THREADS) for size in SIZES for number in steps]
 
 
-def _ours(order: Order) -> list[Row]:
-    _common.progress(f"{order.size} parameters, {order.steps} local steps: Mien and torch")
-    case = small(order.size, clients=order.clients, images=order.images, steps=order.steps)
-    return compare(case, threads=order.threads, rounds=order.rounds)
+def _several(quick: bool) -> list[Order]:
+    """Return the orders of local steps with momentum, on all of a phone's images each."""
+    sizes, batches = (("1e6",), BATCHES[:1]) if quick else (tuple(SEVERAL), BATCHES)
+    return [
+        Order(size, clients, 2, images, number, THREADS, MOMENTUM)
+        for size in sizes
+        for clients, steps in (SEVERAL[size],)
+        for number in steps
+        for images in batches
+    ]
+
+
+def _ours(order: Order, *, only: tuple[str, ...] = ()) -> list[Row]:
+    _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: Mien and torch")
+    case = small(order.size, clients=order.clients, images=order.images, steps=order.steps, momentum=order.momentum)
+    return compare(case, threads=order.threads, rounds=order.rounds, only=only)
 
 
 def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> float:
@@ -141,7 +176,7 @@ def _peer(peer: Peer, order: Order, until: float | None) -> Figures | Unavailabl
     left_s = PEER_TIMEOUT_S if until is None else until - time.monotonic()
     if left_s < 1:
         return Unavailable("no time was left for it in a quick run; run without --quick")
-    _common.progress(f"{order.size} parameters, {order.steps} local steps: {peer.name}")
+    _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: {peer.name}")
     return measure(peer, order, timeout_s=left_s)
 
 
@@ -171,6 +206,41 @@ def _over_peers(
                 found[key] = round(min(figures.timed.wall_ms) / best.wall_ms, 2)
                 found[f"{key}_cpu"] = round(min(figures.timed.cpu_ms) / best.cpu_ms, 2)
     return found
+
+
+def _pfl_ratios(
+    ours: Mapping[Order, list[Row]],
+    pfl: Mapping[Order, Figures | Unavailable],
+    theirs: Mapping[Order, Mapping[str, Figures | Unavailable]],
+) -> dict[str, float]:
+    """Return the best engine's time over pfl-research's at 10^6 by local steps, the worst of their cases."""
+    everything = pfl | {order: peers[PFL.name] for order, peers in theirs.items()}
+    found: dict[str, float] = {}
+    for order, figures in everything.items():
+        if order.size == "1e6" and isinstance(figures, Figures):
+            key = f"pfl_ratio_{order.steps}_step{'s' * (order.steps > 1)}"
+            for name, ratio in zip((key, f"{key}_cpu"), _over_pfl(ours[order], figures), strict=True):
+                found[name] = max(found.get(name, 0.0), ratio)
+    return found
+
+
+def _over_pfl(rows: list[Row], figures: Figures) -> tuple[float, float]:
+    """Return the best engine's time over pfl-research's, by wall time and by processor time."""
+    best, timed = best_engine(rows), figures.timed
+    return round(best.wall_ms / min(timed.wall_ms), 3), round(best.cpu_ms / min(timed.cpu_ms), 3)
+
+
+def _several_record(order: Order, rows: list[Row], pfl: Figures | Unavailable | None) -> dict[str, Any]:
+    """Return a case of several steps: both engines' milliseconds a phone, and what pfl-research takes."""
+    record: dict[str, Any] = {"case": order.size, "steps": order.steps, "images": order.images}
+    for row in rows:
+        record |= {f"{row.engine}_ms": row.wall_ms, f"{row.engine}_cpu_ms": row.cpu_ms}
+    if isinstance(pfl, Figures):
+        record |= {"pfl_ms": round(min(pfl.timed.wall_ms), 3), "pfl_cpu_ms": round(min(pfl.timed.cpu_ms), 3)}
+        record["pfl_ratio"], record["pfl_ratio_cpu"] = _over_pfl(rows, pfl)
+    elif pfl is not None:
+        record["unavailable"] = pfl.reason
+    return record
 
 
 def _peer_record(order: Order, peer: str, found: Figures | Unavailable) -> dict[str, Any]:

@@ -87,6 +87,9 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
     "simulation": {
         "ms_per_client_1e4": "a client of 10⁴ numbers, one step, ms",
         "ms_per_client_1e6": "... of 10⁶ numbers",
+        "pfl_ratio_1_step": "... with 10⁶ numbers, of pfl-research's time",
+        "pfl_ratio_5_steps": "... five steps with momentum",
+        "pfl_ratio_20_steps": "... twenty steps with momentum",
         "fused_over_torch": "large batches of MobileFaceNet, of plain torch's speed",
         "select_1e6_s": "drawing 100 of 1,000,000 phones, s",
     },

@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Order:
-    """The size of a measurement: phones a round, rounds that are timed, images a phone, local steps."""
+    """The size of a measurement: phones a round, rounds that are timed, images a phone, local steps on all of them."""
 
     size: str
     clients: int
@@ -21,6 +21,7 @@ class Order:
     images: int
     steps: int
     threads: int
+    momentum: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def client_app(order: Order) -> ClientApp:
         network = tail(order.size)
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         features, own = map(torch.from_numpy, client(int(context.node_config["partition-id"]), order.images))
-        optimiser = torch.optim.SGD(network.parameters(), lr=RATE)
+        optimiser = torch.optim.SGD(network.parameters(), lr=RATE, momentum=order.momentum)
         for _ in range(order.steps):
             optimiser.zero_grad()
             loss = loss_of(network(features), own)

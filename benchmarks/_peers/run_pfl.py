@@ -9,6 +9,7 @@ One line of JSON on standard output. The process is as its design has it: users 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.metadata
 import json
 import sys
@@ -68,8 +69,9 @@ def main() -> None:
         i: PyTorchTensorDataset(tuple(map(torch.from_numpy, client(i, order.images)))) for i in range(order.clients)
     }
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
+    local = functools.partial(torch.optim.SGD, momentum=order.momentum)
     network, clock = Network(order.size), RoundClock(order.clients)
-    model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
+    model = PyTorchModel(network, local, torch.optim.SGD(network.parameters(), lr=1.0))
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=order.rounds + 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import nn
@@ -23,7 +23,10 @@ _POOLED = 14
 
 @dataclass(frozen=True)
 class Case:
-    """A network with phones of equally many images, each of which takes so many local steps of FedAvg in a round."""
+    """A network with phones of equally many images, each of which takes so many local steps of FedAvg in a round.
+
+    Steps are SGD's with `momentum`, each on all of a phone's images.
+    """
 
     name: str
     backbone: Backbone = field(repr=False)
@@ -32,6 +35,7 @@ class Case:
     clients: int
     images: int
     steps: int
+    momentum: float = 0.0
 
     @property
     def layout(self) -> ParameterLayout:
@@ -56,7 +60,7 @@ class Case:
             method="fedavg",
             rounds=100_000,
             cohort=CohortSpec(size=self.clients, min_reports=2),
-            local=LocalSpec(lr=RATE, steps=self.steps, flip=False),
+            local=LocalSpec(lr=RATE, steps=self.steps, momentum=self.momentum, flip=False),
             options={"margin": MARGIN},
             privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
         )
@@ -80,14 +84,14 @@ class Case:
         return RoundWork(self.task, self.part, self.backbone.input_spec.dim, state, cohort, tuple(cohort.crops), number)
 
 
-def small(size: str, *, clients: int, images: int = 5, steps: int = 1) -> Case:
-    """Return a network of about 10^4 ("1e4") or 10^6 ("1e6") trained parameters above features that are means."""
+def small(size: str, *, clients: int, images: int = 5, steps: int = 1, momentum: float = 0.0) -> Case:
+    """Return a network of about 10^4 ("1e4"), 10^6 or 10^7 trained parameters above features that are means."""
     stages = OrderedDict(
         mean=nn.AvgPool2d(_POOLED),
         top=tail(size),
     )
     backbone = Backbone(f"bench_{size}", FaceInputSpec(dim=DIM), stages, ("top.*",))
-    return _case(size, backbone, "top.*", clients, images, steps)
+    return replace(_case(size, backbone, "top.*", clients, images, steps), momentum=momentum)
 
 
 def face_network(name: str, *, clients: int, images: int = 20, steps: int = 1) -> Case:

@@ -20,7 +20,7 @@ LARGE_BATCH = 128
 def plain(case: Case, device: DeviceName) -> Round:
     """Return a round as a bare loop: each phone's steps one after another, nothing reset, measured or added up."""
     network, phones = _network(case, device), _phones(case, device)
-    optimiser = torch.optim.SGD(_trained(case, network), lr=RATE)
+    optimiser = _optimiser(case, _trained(case, network))
 
     def run() -> None:
         for inputs, own in phones:
@@ -36,11 +36,12 @@ def resident(case: Case, device: DeviceName) -> Round:
     network, phones = _network(case, device), _phones(case, device)
     trained = _trained(case, network)
     start = [tensor.detach().clone() for tensor in trained]
-    optimiser = torch.optim.SGD(trained, lr=RATE)
+    optimiser = _optimiser(case, trained)
 
     def run() -> None:
         total = [torch.zeros_like(tensor) for tensor in start]
         for inputs, own in phones:
+            optimiser.state.clear()
             _steps(case, network, optimiser, inputs, own)
             with torch.no_grad():
                 for there, before, after in zip(total, start, trained, strict=True):
@@ -62,6 +63,10 @@ def large_batch(case: Case, device: DeviceName) -> Round:
             _step(network, optimiser, *batch)
 
     return run
+
+
+def _optimiser(case: Case, tensors: list[Tensor]) -> torch.optim.Optimizer:
+    return torch.optim.SGD(tensors, lr=RATE, momentum=case.momentum)
 
 
 def _steps(case: Case, network: nn.Module, optimiser: torch.optim.Optimizer, inputs: Tensor, own: Tensor) -> None:

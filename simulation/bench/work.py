@@ -16,8 +16,8 @@ FEATURES: Final = 192
 DIM: Final = 128
 MARGIN: Final = 0.9
 RATE: Final = 0.01
-HIDDEN: Final = {"1e4": 32, "1e6": 3072}
-"""Hidden units by the size that they make: 10,432 and 989,312 trained parameters, slopes included."""
+HIDDEN: Final = {"1e4": 32, "1e6": 3072, "1e7": 31_000}
+"""Hidden units by the size that they make: 10,432, 989,312 and 9,982,128 trained parameters, slopes included."""
 
 
 def tail(size: str) -> nn.Sequential:

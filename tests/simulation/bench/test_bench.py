@@ -29,7 +29,8 @@ CASE = small("1e4", clients=4, images=3, steps=2)
 def test_sizes_are_what_they_are_called() -> None:
     assert small("1e4", clients=2).part.size == 10_432
     assert small("1e6", clients=2).part.size == 989_312
-    assert set(HIDDEN) == {"1e4", "1e6"}
+    assert small("1e7", clients=2).part.size == 9_982_128
+    assert set(HIDDEN) == {"1e4", "1e6", "1e7"}
     assert len(CASE.cohort.crops) == 4
     assert all(len(crops) == 3 and not crops.flags.writeable for crops in CASE.cohort.crops.values())
 
