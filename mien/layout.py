@@ -11,10 +11,10 @@ import fnmatch
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
 
 Vector = NDArray[np.float32]
 Kind = Literal["parameter", "buffer"]
+_PIECE: Final = 2**18
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ class ParameterLayout:
                 f"{what} has shape {vector.shape} {vector.dtype}, this layout needs ({self.size},) float32; "
                 "use the model that was assigned"
             )
-        if not np.isfinite(vector).all():
+        if not all(np.isfinite(piece).all() for piece in _pieces(vector)):
             raise NonFiniteError(f"{what} holds NaN or infinity; it was not used")
         return np.ascontiguousarray(vector)
 
@@ -184,8 +185,12 @@ class ParameterPart:
 
     def gather(self, theta: Vector) -> Vector:
         """Return this part's elements of the full vector, concatenated: shape (size,)."""
+        return np.concatenate(self.runs(theta))
+
+    def runs(self, theta: Vector) -> list[Vector]:
+        """Return views of this part's elements of the full vector, which laid end to end are what `gather` returns."""
         self._require_whole(theta)
-        return np.concatenate([theta[run] for run in self._slices])
+        return [theta[run] for run in self._slices]
 
     def change(self, theta: Vector, values: Vector) -> Vector:
         """Return `values`, of shape (size,), minus this part's elements of the full vector."""
@@ -216,6 +221,12 @@ class ParameterPart:
             raise LayoutMismatchError(
                 f"vector has shape {theta.shape}, the layout needs ({self.layout.size},); use the assigned model"
             )
+
+
+def _pieces(vector: Vector) -> Iterator[Vector]:
+    """Yield views of a vector, each so short that what is worked out of it for a moment takes a megabyte at most."""
+    for start in range(0, len(vector), _PIECE):
+        yield vector[start : start + _PIECE]
 
 
 def model_id(layout_sha256: str, theta: Vector) -> str:

@@ -233,3 +233,25 @@ def test_a_change_is_what_is_left_of_the_part_without_the_vector() -> None:
         part.change(theta, values[1:])
     with pytest.raises(LayoutMismatchError, match="use the assigned model"):
         part.change(theta[1:], values)
+
+
+def test_runs_laid_end_to_end_are_what_is_gathered_and_copy_nothing() -> None:
+    layout = ParameterLayout(tuple(ParameterEntry(name, (3,)) for name in "abcd"))
+    part, theta = layout.part(("a", "c", "d")), np.arange(12, dtype=np.float32)
+    runs = part.runs(theta)
+    assert [len(run) for run in runs] == [3, 6], "neighbours are one run"
+    np.testing.assert_array_equal(np.concatenate(runs), part.gather(theta))
+    assert all(np.shares_memory(run, theta) for run in runs)
+    with pytest.raises(LayoutMismatchError):
+        part.runs(theta[:-1])
+
+
+def test_what_is_not_finite_is_found_wherever_it_is_in_a_long_vector() -> None:
+    """A vector is looked through in pieces."""
+    layout = ParameterLayout((ParameterEntry("long", (2 * 2**18 + 5,)),))
+    for at in (0, 2**18 - 1, 2**18, layout.size - 1):
+        vector = np.zeros(layout.size, np.float32)
+        assert layout.check(vector) is not None
+        vector[at] = np.inf
+        with pytest.raises(NonFiniteError):
+            layout.check(vector)
