@@ -36,11 +36,13 @@ def run(
 ) -> NoReturn:
     """Run a benchmark, print its result for people, then as one line of JSON, and end the program.
 
+    Where it was measured, of what commit and by which command is in every result, whether the benchmark says so or not.
     The exit code is 1 where the result does not hold what it was to show. An error of Mien's ends with its sentence on
     standard error and its exit code.
     """
     try:
-        result = benchmark()
+        found = benchmark()
+        result = {"machine": machine(), "commit": commit(), "command": command(), **found}
     except MienError as error:
         print(f"{Path(sys.argv[0]).stem}: {error}", file=sys.stderr)
         sys.exit(TABLE[type(error)].exit_code)

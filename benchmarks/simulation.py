@@ -11,11 +11,12 @@ of 8 and 32, beside pfl-research alone. `pfl_ratio_..._step` is the time of the 
 
 Figures are of the best round; `over_...` are ratios of wall time. `fused_over_torch` is the throughput of one batched
 pass for a whole cohort over that of plain training, not federated, on the same images: here of MobileFaceNet, trained
-whole, since for the small networks the images are next to nothing (`fused_over_large_batch_...`). A full run also lets
-a thousand rounds pass and says by how much the process grew. Quick: fewer phones, one local step, 100 rounds for
-memory, several steps of 10^6 in batches of 8. Peers come last, at the smaller size alone but for several steps: only
-where an earlier full run has made their environments, and for as long as a quick run's time allows; what is left out
-says why.
+whole, since for the small networks the images are next to nothing (`fused_over_large_batch_...`).
+`stacked_small_over_torch` is that of `stacked` on the small convolutional network of studies, over a bare loop of the
+same steps. A full run also lets a thousand rounds pass and says by how much the process grew. Quick: fewer phones, one
+local step, 100 rounds for memory, several steps of 10^6 in batches of 8. Peers come last, at the smaller size alone but
+for several steps: only where an earlier full run has made their environments, and for as long as a quick run's time
+allows; what is left out says why.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import numpy as np
 from benchmarks import _common
 from benchmarks._peers.environment import PEERS, PFL, Figures, Peer, Unavailable, is_installed, measure
 from benchmarks._peers.order import Order
-from simulation.bench.cases import face_network, small
+from simulation.bench.cases import face_network, small, small_network
 from simulation.bench.measure import LARGE, Row, best_engine, compare, row_of, select_s
 from simulation.engines.base import Cohort
 from simulation.engines.engine import rounds as run_rounds
@@ -52,6 +53,7 @@ AIMS: Final = {
     "pfl_ratio_5_steps": 0.8,
     "pfl_ratio_20_steps": 0.8,
     "fused_over_torch": 0.9,
+    "stacked_small_over_torch": 0.9,
     "select_1e6_s": 0.1,
 }
 MOMENTUM: Final = 0.9
@@ -76,7 +78,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     asked = [] if args.no_peers else orders[:1] if args.quick else orders
     first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
     growth = memory_growth_mb(100 if args.quick else 1000)
-    fused = fused_over_torch(threads=THREADS, rounds=1 if args.quick else 5, clients=4 if args.quick else 8)
+    fused = fused_over_torch(threads=THREADS, rounds=3 if args.quick else 5)
+    small_net = stacked_over_torch(threads=THREADS, rounds=2 if args.quick else 5)
     several = _several(args.quick)
     ours_of_several = {order: _ours(order, only=("stacked", "fused")) for order in several}
     until = started + QUICK_S if args.quick else None
@@ -92,6 +95,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         **_over_peers(ours, theirs),
         **_pfl_ratios(ours | ours_of_several, pfl, theirs),
         "fused_over_torch": round(fused, 3),
+        "stacked_small_over_torch": round(small_net, 3),
         "select_1e6_s": round(select_s(), 6),
         "rss_mb_per_1000_rounds": round(growth, 2),
         "aims": AIMS,
@@ -145,6 +149,19 @@ def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> float:
     assert fused is not None
     assert plain is not None
     return fused.images_per_s / plain.images_per_s
+
+
+def stacked_over_torch(*, threads: int, rounds: int, clients: int = 8) -> float:
+    """Return the throughput of stacked phones over that of a bare loop of torch, which takes the same steps.
+
+    The network is the small convolutional one of studies from the first layer on: 4 steps of 32 images a phone.
+    """
+    only = ("stacked", "torch, bare loop")
+    rows = compare(small_network(clients=clients), threads=threads, rounds=rounds, only=only)
+    stacked, plain = (row_of(rows, name) for name in only)
+    assert stacked is not None
+    assert plain is not None
+    return stacked.images_per_s / plain.images_per_s
 
 
 def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:

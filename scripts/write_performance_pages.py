@@ -91,6 +91,7 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "pfl_ratio_5_steps": "... five steps with momentum",
         "pfl_ratio_20_steps": "... twenty steps with momentum",
         "fused_over_torch": "large batches of MobileFaceNet, of plain torch's speed",
+        "stacked_small_over_torch": "stacks of the studies' small network, of a bare loop of torch's speed",
         "select_1e6_s": "drawing 100 of 1,000,000 phones, s",
     },
     "soak": {

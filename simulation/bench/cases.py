@@ -10,6 +10,7 @@ from torch import nn
 
 from device_sdk.runtimes.torch_runtime import DeviceName, TorchRuntime
 from mien.backbones import Backbone, build_backbone, layout_of, theta_of
+from mien.backbones.small import TRAINED, build_small_network
 from mien.layout import ParameterLayout, ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import ServerState
@@ -91,15 +92,20 @@ def small(size: str, *, clients: int, images: int = 5, steps: int = 1, momentum:
         top=tail(size),
     )
     backbone = Backbone(f"bench_{size}", FaceInputSpec(dim=DIM), stages, ("top.*",))
-    return replace(_case(size, backbone, "top.*", clients, images, steps), momentum=momentum)
+    return replace(_case(size, backbone, ("top.*",), clients, images, steps), momentum=momentum)
 
 
 def face_network(name: str, *, clients: int, images: int = 20, steps: int = 1) -> Case:
     """Return a recogniser of real size, trained whole."""
-    return _case(name, build_backbone(name, dim=DIM), "*", clients, images, steps)
+    return _case(name, build_backbone(name, dim=DIM), ("*",), clients, images, steps)
 
 
-def _case(name: str, backbone: Backbone, pattern: str, clients: int, images: int, steps: int) -> Case:
+def small_network(*, clients: int, images: int = 32, steps: int = 4) -> Case:
+    """Return the convolutional network of studies from the first layer on, with all of it trained."""
+    return _case("small", build_small_network(FaceInputSpec(dim=DIM)), TRAINED, clients, images, steps)
+
+
+def _case(name: str, backbone: Backbone, patterns: tuple[str, ...], clients: int, images: int, steps: int) -> Case:
     backbone.eval().requires_grad_(False)
     layout = layout_of(backbone)
-    return Case(name, backbone, layout.part((pattern,)), theta_of(backbone), clients, images, steps)
+    return Case(name, backbone, layout.part(patterns), theta_of(backbone), clients, images, steps)
