@@ -107,6 +107,10 @@ class OuterProducts:
         self._velocity_CRO = like(num_clients, num_rows, num_outputs) if local.momentum else None
         self._a, self._velocity_a = 1.0, 0.0
         self._num_rows = num_rows if fixed_input else 0
+        # Of a fixed input: which rows, of all clients' end to end, the images of a pass have, and their x W.
+        self._at_R = torch.empty(0, dtype=torch.int64)
+        self._received_CRO = like(num_clients, num_rows, num_outputs) if fixed_input else None
+        self._is_known_R = torch.zeros(num_clients * num_rows, dtype=torch.bool, device=weight_OI.device)
         self._has_moved = False
         self._taken: tuple[Tensor, Tensor] | None = None
         # What makes torch ask for this map's gradient, also where neither its input nor a tensor of it has one.
@@ -117,9 +121,16 @@ class OuterProducts:
         apply: Callable[[Tensor, Tensor, OuterProducts], Tensor] = _OuterMap.apply
         return apply(x_BI, self._anchor, self)
 
+    def at(self, rows_CB: Tensor) -> None:
+        """Say which rows the images of the next pass have, as a fixed input wants to know."""
+        if self._is_fixed:
+            num_clients, num_rows, _ = self._x_CRI.shape
+            starts_C1 = num_rows * torch.arange(num_clients, device=rows_CB.device)[:, None]
+            self._at_R = (starts_C1 + rows_CB).flatten()
+
     def product(self, x_CBI: Tensor) -> Tensor:
         """Return x W' (C, B, O)."""
-        y_CBO = (x_CBI.flatten(0, 1) @ self._weight_OI.mT).unflatten(0, x_CBI.shape[:2])
+        y_CBO = self._of_received(x_CBI.flatten(0, 1)).unflatten(0, x_CBI.shape[:2])
         return self._corrected(y_CBO, x_CBI, self._x_CRI, self._p_CRO)
 
     def turned(self, g_CBO: Tensor) -> Tensor:
@@ -132,8 +143,8 @@ class OuterProducts:
         assert self._taken is None, "a map was used twice in one pass"
         self._taken = x_CBI, g_CBO
 
-    def step(self, rate: float, rows_CB: Tensor) -> None:
-        """Take the step of what `take` noted; `rows_CB` says which row is that of an image of fixed input.
+    def step(self, rate: float) -> None:
+        """Take the step of what `take` noted.
 
         v <- mu v + s (g + wd w) + rho (w - W); w <- w - lr rate v.
         """
@@ -146,12 +157,12 @@ class OuterProducts:
         if self._velocity_CRO is None:
             if pull and self._has_moved:
                 p_CRO.mul_(1 - lr * pull)
-            self._put(self._p_CRO, g_CBO, -lr * scale, rows_CB, x_CBI)
+            self._put(self._p_CRO, g_CBO, -lr * scale, x_CBI)
         else:
             velocity_CRO = self._velocity_CRO[:, live].mul_(local.momentum)
             if pull and self._has_moved:
                 velocity_CRO.add_(p_CRO, alpha=pull)
-            self._put(self._velocity_CRO, g_CBO, scale, rows_CB, x_CBI)
+            self._put(self._velocity_CRO, g_CBO, scale, x_CBI)
             live = slice(0, self._num_rows)
             self._p_CRO[:, live].sub_(self._velocity_CRO[:, live], alpha=lr)
         self._velocity_a = local.momentum * self._velocity_a + decay * self._a + rule.proximal * (self._a - 1)
@@ -182,12 +193,23 @@ class OuterProducts:
             y.baddbmm_(x @ by[:, live].mT, to[:, live])
         return y
 
-    def _put(self, into_CRO: Tensor, g_CBO: Tensor, scale: float, rows_CB: Tensor, x_CBI: Tensor) -> None:
+    def _of_received(self, x_RI: Tensor) -> Tensor:
+        """Return x W' of the received weight for images end to end; of a fixed input it is worked out once."""
+        if self._received_CRO is None:
+            return x_RI @ self._weight_OI.mT
+        known_RO = self._received_CRO.flatten(0, 1)
+        if bool(self._is_known_R[self._at_R].all()):
+            return known_RO[self._at_R]
+        y_RO = x_RI @ self._weight_OI.mT
+        known_RO[self._at_R] = y_RO
+        self._is_known_R[self._at_R] = True
+        return y_RO
+
+    def _put(self, into_CRO: Tensor, g_CBO: Tensor, scale: float, x_CBI: Tensor) -> None:
         """Add a step's factors times `scale`: to their images' rows, or as new rows."""
         if self._is_fixed:
-            rows_CB1 = rows_CB[:, :, None]
-            self._x_CRI.scatter_(1, rows_CB1.expand_as(x_CBI), x_CBI)
-            into_CRO.scatter_add_(1, rows_CB1.expand_as(g_CBO), g_CBO * scale)
+            self._x_CRI.flatten(0, 1)[self._at_R] = x_CBI.flatten(0, 1)
+            into_CRO.flatten(0, 1).index_add_(0, self._at_R, g_CBO.flatten(0, 1), alpha=scale)
             return
         new = slice(self._num_rows, self._num_rows + g_CBO.shape[1])
         self._x_CRI[:, new] = x_CBI

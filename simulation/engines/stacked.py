@@ -430,25 +430,29 @@ class Stack:
         return sgd
 
     def _step(self, number: int) -> None:
-        rate = self._members[0].batches[number].rate
-        losses_C = self._losses(*self._bank.batch(number), rate=rate * self._job.local.lr)
+        rate, chosen = self._members[0].batches[number].rate, self._bank.step(number)
+        losses_C = self._losses(chosen, rate=rate * self._job.local.lr)
         self._is_finite &= torch.isfinite(losses_C.detach())
         losses_C.sum().backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
-            rows_CB = self._bank.places(number) if self._outer else torch.empty(0)
             for products in self._outer.values():
-                products.step(rate, rows_CB)
+                products.step(rate)
         self._sgd.step(_taken_gradients(self._sgd.tensors), rate)
         self._own.step(_taken_gradients(self._own.tensors), rate)
 
-    def _losses(self, x_CB: Tensor, rows: Tensors, mirrored_CB: Tensor, *, rate: float = 0.0) -> Tensor:
-        """Return clients' losses (C,) by one batched program of their weights, tensors and images.
+    def _losses(self, chosen: Sequence[Chosen], *, rate: float = 0.0) -> Tensor:
+        """Return clients' losses (C,) on chosen images by one batched program of their weights, tensors and images.
 
         With a `rate` their backward pass is also the step of the weights in `_velocities`.
         """
         momentum = self._job.local.momentum
         steps = {name: Step(rate, momentum, each) for name, each in self._velocities.items()} if rate else {}
         outer = [(self._trained[name], products) for name, products in self._outer.items()]
+        x_CB, rows, mirrored_CB = self._bank.taken(chosen)
+        if outer:
+            places_CB = self._bank.places(chosen)
+            for _, products in outer:
+                products.at(places_CB)
 
         def loss_of(
             weights: Tensors, private: Tensors, fixed: Tensors, rows: Tensors, x_B: Tensor, mirrored_B: Tensor
@@ -464,13 +468,13 @@ class Stack:
     @torch.no_grad()
     def _losses_before(self) -> Tensor:
         """Return the losses over all crops as they are: all clients have the same weights yet."""
-        x_CN, rows, mirrored_CN = self._bank.everything()
+        x_CN, rows, mirrored_CN = self._bank.taken(self._bank.everything())
         emb_RD = torch.cat([self._tail(piece) for piece in torch.split(x_CN.flatten(0, 1), 8 * TAIL_BATCH)])
         return self._own.losses(emb_RD.reshape(*x_CN.shape[:2], -1), rows, mirrored_CN)
 
     @torch.no_grad()
     def _losses_after(self) -> Tensor:
-        return self._losses(*self._bank.everything())
+        return self._losses(self._bank.everything())
 
 
 def num_trained(members: Sequence[Member]) -> int:
@@ -510,13 +514,9 @@ class Bank:
             for name in per_crop[0]
         }
 
-    def batch(self, number: int) -> tuple[Tensor, Tensors, Tensor]:
-        """Return the images of step `number` (C, B, ...), their rows, and which are mirrored (C, B)."""
-        return self._taken(self.step(number))
-
-    def everything(self) -> tuple[Tensor, Tensors, Tensor]:
-        """Return all images as they are (C, N, ...), their rows, and that none is mirrored."""
-        return self._taken([(np.arange(m.num_images), np.zeros(m.num_images, np.bool_)) for m in self._members])
+    def everything(self) -> list[Chosen]:
+        """Return all images of each member, as they are."""
+        return [(np.arange(m.num_images), np.zeros(m.num_images, np.bool_)) for m in self._members]
 
     def step(self, number: int) -> list[Chosen]:
         """Return which images step `number` takes of each member, and which of them it mirrors."""
@@ -535,9 +535,8 @@ class Bank:
         """Number of images of the member that has most, with those that are mirrored."""
         return max(len(member.rows.features) for member in self._members)
 
-    def places(self, number: int) -> Tensor:
-        """Return the numbers of step `number`'s images among each member's own, (C, B), as `num_rows` counts them."""
-        chosen = self.step(number)
+    def places(self, chosen: Sequence[Chosen]) -> Tensor:
+        """Return the numbers of chosen images among each member's own, (C, B), as `num_rows` counts them."""
         places = [
             member.rows.place[flipped.astype(np.int64), indices]
             for member, (indices, flipped) in zip(self._members, chosen, strict=True)
@@ -561,7 +560,8 @@ class Bank:
             rows[WEIGHT] = rows[WEIGHT] * counts if WEIGHT in rows else counts
         return rows, torch.from_numpy(flipped_CB).to(self._device)
 
-    def _taken(self, chosen: Sequence[Chosen]) -> tuple[Tensor, Tensors, Tensor]:
+    def taken(self, chosen: Sequence[Chosen]) -> tuple[Tensor, Tensors, Tensor]:
+        """Return the chosen images (C, B, ...), their rows, and which are mirrored (C, B)."""
         rows, mirrored_CB = self.rows(chosen)
         return padded(self.images(chosen), [len(indices) for indices, _ in chosen]), rows, mirrored_CB
 

@@ -167,11 +167,12 @@ def test_outer_products_are_the_weight_that_sgd_makes(fixed: bool) -> None:
     order = torch.tensor([[0, 1], [1, 0]])
     for rate, rows in ((1.0, order), (0.5, order.flip(1))):
         given = x.gather(1, rows[:, :, None].expand(2, 2, 4))
+        products.at(rows)
         torch.testing.assert_close(products.product(given), given @ weights.mT)
         g = torch.randn(2, 2, 3, generator=generator)
         torch.testing.assert_close(products.turned(g), g @ weights)
         products.take(given, g)
-        products.step(rate, rows)
+        products.step(rate)
         velocity = 0.5 * velocity + 2 * (g.mT @ given + 0.25 * weights) + 0.125 * (weights - received)
         weights = weights - 0.5 * rate * velocity
     made = torch.empty_like(weights)
