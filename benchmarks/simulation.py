@@ -231,7 +231,7 @@ def _pfl_ratios(
     theirs: Mapping[Order, Mapping[str, Figures | Unavailable]],
 ) -> dict[str, float]:
     """Return the best engine's time over pfl-research's at 10^6 by local steps, the worst of their cases."""
-    everything = pfl | {order: peers[PFL.name] for order, peers in theirs.items()}
+    everything = {**pfl, **{order: peers[PFL.name] for order, peers in theirs.items()}}
     found: dict[str, float] = {}
     for order, figures in everything.items():
         if order.size == "1e6" and isinstance(figures, Figures):

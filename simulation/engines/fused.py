@@ -44,6 +44,7 @@ from simulation.engines.stacked import (
     batches_of,
     kind_of,
     padded,
+    why_not_in_stacks,
     why_not_stacked,
 )
 from simulation.engines.sums import ExactSum, Sums
@@ -97,7 +98,10 @@ class FusedEngine(BatchedEngine):
 
     def train(self, work: RoundWork) -> RoundResult:
         """Return the result of the work's devices on its model; raises ConfigError for a task that cannot be fused."""
-        if why := why_not_fused(work.task, work.sums):
+        why = why_not_fused(work.task, work.sums)
+        if not takes_one_step(work.task.local):
+            why = why or why_not_in_stacks(self.runtime)
+        if why:
             raise ConfigError(f"engine fused cannot run task {work.task.name}: {why}. Use engine stacked, or auto")
         if Property.FORWARD_ONLY in work.method.properties:  # no step whose gradients could be one
             return SequentialEngine(self.runtime).train(work)

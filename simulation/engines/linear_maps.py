@@ -130,12 +130,12 @@ class OuterProducts:
 
     def product(self, x_CBI: Tensor) -> Tensor:
         """Return x W' (C, B, O)."""
-        y_CBO = self._of_received(x_CBI.flatten(0, 1)).unflatten(0, x_CBI.shape[:2])
+        y_CBO = self._of_received(x_CBI.flatten(0, 1)).view(*x_CBI.shape[:2], -1)
         return self._corrected(y_CBO, x_CBI, self._x_CRI, self._p_CRO)
 
     def turned(self, g_CBO: Tensor) -> Tensor:
         """Return g W (C, B, I): the gradient of x."""
-        x_CBI = (g_CBO.flatten(0, 1) @ self._weight_OI).unflatten(0, g_CBO.shape[:2])
+        x_CBI = (g_CBO.flatten(0, 1) @ self._weight_OI).view(*g_CBO.shape[:2], -1)
         return self._corrected(x_CBI, g_CBO, self._p_CRO, self._x_CRI)
 
     def take(self, x_CBI: Tensor, g_CBO: Tensor) -> None:

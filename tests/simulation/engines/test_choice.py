@@ -64,8 +64,9 @@ def test_a_control_that_trains_in_its_own_way_is_run_one_by_one() -> None:
 def test_what_was_asked_for_is_given_or_refused_with_the_reason() -> None:
     for name in ("sequential", "stacked", "fused"):
         assert choose(name, TINY.runtime(), ONE_STEP, PART).engine.name == name  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="engine fused cannot run task engines: a client takes more than one step"):
-        choose("fused", TINY.runtime(), TASK, PART)
+    assert choose("fused", TINY.runtime(), TASK, PART).engine.name == "fused", "of several steps, too"
+    with pytest.raises(ConfigError, match="engine fused cannot run task engines: method scaffold needs each client's"):
+        choose("fused", TINY.runtime(), replace(TASK, method="scaffold"), PART)
     with pytest.raises(ConfigError, match="trains nothing"):
         choose("stacked", TINY.runtime(), replace(TASK, method="federated_evaluation"), PART)
     with pytest.raises(ConfigError, match="needs workers"):
