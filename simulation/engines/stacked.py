@@ -261,7 +261,7 @@ class OwnTensors:
         """Return whose private tensors, and their momentum, are finite, (C,)."""
         found_C = torch.ones(self._num_clients, dtype=torch.bool, device=self._device)
         for tensor in (*self.tensors, *self._sgd.velocities):
-            found_C &= torch.isfinite(tensor.detach().flatten(1)).all(1)
+            found_C &= torch.isfinite(tensor.detach()).reshape(self._num_clients, -1).all(1)
         return found_C
 
     def arrays(self) -> list[tuple[Arrays, Arrays]]:
