@@ -102,16 +102,20 @@ class Workbench:
             labels={client: labels for client, (_, labels) in held.items()},
         )
 
-    def split(self, seed: int, *counts: int) -> list[tuple[str, ...]]:
-        """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people."""
-        if sum(counts) > len(self.people):
+    def split(self, seed: int, *counts: int, domain: str = "") -> list[tuple[str, ...]]:
+        """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people.
+
+        With a `domain` they are of those whose name has it before its first underscore.
+        """
+        people = [name for name in self.people if not domain or name.partition("_")[0] == domain]
+        if sum(counts) > len(people):
             raise EmptyFolderError(
-                f"the folder holds {len(self.people)} people and this experiment needs {sum(counts)}; "
-                "name a larger one with --faces, or use --quick"
+                f"the folder holds {len(people)} people{domain and f' of domain {domain}'} and this experiment needs "
+                f"{sum(counts)}; name a larger one with --faces, or use --quick"
             )
-        order = np.random.default_rng([seed, 1]).permutation(len(self.people))
+        order = np.random.default_rng([seed, 1]).permutation(len(people))
         stops = list(itertools.accumulate(counts, initial=0))
-        return [tuple(self.people[i] for i in sorted(order[a:b])) for a, b in itertools.pairwise(stops)]
+        return [tuple(people[i] for i in sorted(order[a:b])) for a, b in itertools.pairwise(stops)]
 
     def comparisons(self, theta: Vector, names: Sequence[str]) -> Comparisons:
         """Return all comparisons among these people's images."""

@@ -22,7 +22,7 @@ from simulation.runs.records import only_writer, refuse_others
 from simulation.runs.reproduced import EXPERIMENTS, MAX_SEEDS, STATE, Options, known
 
 OUT: Final = Path("out/reproduce")
-_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images"}
+_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", "fedfr_real": "."}
 """Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
 
 

@@ -53,6 +53,10 @@ _PAPERS: Final = {
         "FedFR (2022)",
         "generic and personalised models: Tables 1 to 3, Fig 3 and 4",
     ),
+    "fedfr_real": (
+        "FedFR (2022), on real faces",
+        "Tables 1 to 3 on pictures of film actors, with 6, 20 and 40 a person",
+    ),
     "pfm_fv": (
         "Federated Face Recognition (2021)",
         "the sweep over local steps K, federated validation and its norms, 3 and 12 parties",

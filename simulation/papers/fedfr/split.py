@@ -34,6 +34,7 @@ class Split:
 
     `test_labels` are indices into the clients' people, one client after another. While options are chosen
     (`settings["tuning"]`), people and images for validation stand in the tests' place, so that no test is looked at.
+    Where a setting names their `domains`, clients' people are of one and all others of the other.
     """
 
     bench: Workbench = field(repr=False)
@@ -49,8 +50,12 @@ class Split:
         """Return the split of a seed. A client with `ids` identities has the first of its `max_ids`."""
         bench = open_light_workbench(faces, settings["max_people"])
         count, most = settings["clients"], settings["max_ids"]
-        local, public, test, validation = bench.split(
-            seed, count * most, settings["public"], settings["generic"], settings["validation"]
+        own, rest = settings.get("domains", ("", ""))
+        numbers = [count * most, *(settings[name] for name in ("public", "generic", "validation"))]
+        local, public, test, validation = (
+            bench.split(seed, *numbers)
+            if own == rest
+            else [*bench.split(seed, numbers[0], domain=own), *bench.split(seed, *numbers[1:], domain=rest)]
         )
         trained, tested = _images(settings)
         order = tuple(np.random.default_rng([seed, 2]).permutation(local))
@@ -83,11 +88,11 @@ class Split:
 
 
 def _images(settings: Settings) -> tuple[slice, slice]:
-    """Return which images of a client's person are trained on and which are tested."""
+    """Return which images of a client's person are trained on and which are tested: `test_images`, or all others."""
     num, held_back = settings["train_images"], settings["validation_images"]
     if settings["tuning"]:
         return slice(num - held_back), slice(num - held_back, num)
-    return slice(num), slice(num, None)
+    return slice(num), slice(*settings.get("test_images", (num, None)))
 
 
 def _numbered(images: list[Crops]) -> Labels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -42,8 +42,10 @@ START: Final = (
     "tuning",
     "ids",
     "pretrain",
+    "domains",
+    "test_images",
 )
-"""Settings that decide what the pretrained model is."""
+"""Settings that decide who plays which part, and what the pretrained model is; the last two not all studies have."""
 
 
 @dataclass
@@ -95,8 +97,7 @@ class Result:
 
 def pretrained(split: Split, settings: Settings, seed: int) -> Result:
     """Return SFace after CosFace training on the public people: what every other system starts from."""
-    chosen = json.dumps({name: settings[name] for name in START}, sort_keys=True)
-    return _one_model(split, _start(split.faces, chosen, seed))
+    return _one_model(split, _start(split.faces, _chosen(settings, START), seed))
 
 
 def pooled(split: Split, settings: Settings, seed: int) -> Result:
@@ -119,8 +120,7 @@ def federated(split: Split, settings: Settings, seed: int) -> Result:
     Rows that differ only in the model that clients use share one run.
     """
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
-    chosen = json.dumps({name: settings[name] for name in (*START, "task")}, sort_keys=True)
-    run, runtime = _finished(split.faces, chosen, seed)
+    run, runtime = _finished(split.faces, _chosen(settings, (*START, "task")), seed)
     visits = task.rounds * len(split.clients)
     steps, images = runtime.num_steps / (visits * task.local.epochs), runtime.num_images / visits
     models = _clients_models(split, task, run, replace(runtime), settings)
@@ -218,6 +218,10 @@ def _start(faces: Path | None, settings_json: str, seed: int) -> Vector:
     split = Split.draw(faces, settings, seed)
     local = from_mapping(LocalSpec, settings["pretrain"])
     return _cosface(split, split.bench.theta, split.public.crops, split.public.labels, local, seed)
+
+
+def _chosen(settings: Settings, names: Sequence[str]) -> str:
+    return json.dumps({name: settings[name] for name in names if name in settings}, sort_keys=True)
 
 
 def _means(split: Split, theta: Vector, client: Client) -> Vector:

@@ -1,0 +1,89 @@
+"""FedFR on real faces: whose pictures play which part, by the code of the rendered study."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mien.errors import EmptyFolderError
+from simulation.faces.workbench import Workbench
+from simulation.papers import fedfr, fedfr_real
+from simulation.papers.fedfr.split import Split
+from simulation.papers.light import open_light_workbench
+from simulation.runs.experiment import Job
+from simulation.synthetic import SPLITS, committed_faces
+
+STUDY = fedfr_real.study(quick=True, faces=None)
+ROWS = {row.name: row for row in STUDY.rows}
+
+
+def test_it_has_the_rendered_study_s_rows_of_tables_1_to_3_with_the_same_figures_of_the_paper() -> None:
+    rendered = fedfr.study(quick=True, faces=None)
+    for ours, theirs in zip(STUDY.tables[:3], rendered.tables[:3], strict=True):
+        assert [(row.name, row.paper) for row in ours.rows] == [(row.name, row.paper) for row in theirs.rows]
+        assert ours.paper_columns == theirs.paper_columns
+        for row in ours.rows:
+            other = next(each for each in theirs.rows if each.name == row.name)
+            assert _method(row.settings) == _method(other.settings), row.name
+
+
+def _method(settings: Any) -> Any:
+    task = settings.get("task", {})
+    return settings["system"], settings.get("personal"), task.get("method"), task.get("options")
+
+
+def test_clients_hold_one_domain_and_everybody_else_is_of_the_other() -> None:
+    settings = ROWS["fedfr"].settings
+    split = Split.draw(None, settings, seed=1)
+    people = [name for client in split.clients.values() for name in client.people]
+    assert {name.partition("_")[0] for name in people} == {"african"}
+    assert {name.partition("_")[0] for name in split.generic} == {"asian"}
+    assert len(people) == len(set(people)) == 9
+    public = {crop.tobytes() for crop in split.public.crops}
+    rest = {crop.tobytes() for name in split.bench.people if name[:5] == "asian" for crop in split.bench.crops_of(name)}
+    assert public < rest
+    assert not public & {crop.tobytes() for crop in split.bench.labelled(split.generic)[0]}
+
+
+def test_fewer_pictures_are_tested_on_the_same_ones() -> None:
+    draws = {name: Split.draw(None, ROWS[name].settings, seed=1) for name in ("fedfr", "fedfr_20", "fedfr_6")}
+    counts = [len(next(iter(split.clients.values())).crops) for split in draws.values()]
+    assert counts == [18, 12, 6]
+    for split in draws.values():
+        np.testing.assert_array_equal(split.test_crops, draws["fedfr"].test_crops)
+        assert [client.people for client in split.clients.values()] == [
+            client.people for client in draws["fedfr"].clients.values()
+        ]
+        trained = {crop.tobytes() for client in split.clients.values() for crop in client.crops}
+        assert not trained & {crop.tobytes() for crop in split.test_crops}
+
+
+def test_a_domain_with_too_few_people_is_named() -> None:
+    bench: Workbench = open_light_workbench(None, None)
+    with pytest.raises(EmptyFolderError, match="20 people of domain asian and this experiment needs 21"):
+        bench.split(0, 21, domain="asian")
+
+
+def test_two_folders_make_the_two_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links to shipped faces in the two folders' places: people keep their pictures, and domains get their names."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "links"))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    (tmp_path / "links").mkdir()
+    shipped = {name: files for each in SPLITS for name, files in committed_faces(each).items()}
+    for folder, domain, count in (("bollywood112", "african", 9), ("celeba112", "asian", 18)):
+        (tmp_path / folder).mkdir()
+        for name in sorted(name for name in shipped if name.startswith(domain))[:count]:
+            (tmp_path / folder / name).symlink_to(shipped[name][0].parent)
+    study = fedfr_real.study(quick=True, faces=tmp_path)
+    assert study.title.startswith("FedFR on real faces")
+    assert STUDY.title.startswith("FedFR on rendered faces")
+    (row,) = [row for row in study.rows if row.name == "fedfr_6"]
+    assert row.settings["domains"] == ["bollywood", "celeba"]
+    figures = fedfr_real.measure(Job("fedfr_6", 0, row.settings, tmp_path))
+    for metric in ("generic_eer", "personal_tar_1e-2", "personal_rank1"):
+        assert 0 <= figures[metric] <= 1
+    json.dumps(dict(figures), allow_nan=False)
