@@ -52,6 +52,9 @@ MODEL: Final = "SFace with an adapter"
 FORMAT: Final = 5
 NETWORK_BYTES: Final = 1536 * 2**20
 """Features of a study that trains the network's own last blocks: some 3,800 crops."""
+MaxImages = int | tuple[tuple[str, int], ...] | None
+"""So many images of everybody; or of each domain's people, and all of others'; or all."""
+
 _CHUNK: Final = 10
 """Batches between two writes to the disk."""
 
@@ -105,9 +108,9 @@ class Workbench:
     def split(self, seed: int, *counts: int, domain: str = "") -> list[tuple[str, ...]]:
         """Return disjoint groups of so many people, drawn by `seed`; raises EmptyFolderError for too few people.
 
-        With a `domain` they are of those whose name has it before its first underscore.
+        With a `domain` they are of those whose name begins with it (`domain_of`).
         """
-        people = [name for name in self.people if not domain or name.partition("_")[0] == domain]
+        people = [name for name in self.people if not domain or domain_of(name) == domain]
         if sum(counts) > len(people):
             raise EmptyFolderError(
                 f"the folder holds {len(people)} people{domain and f' of domain {domain}'} and this experiment needs "
@@ -147,6 +150,11 @@ class Workbench:
         return trainer.supervised(self.theta, Faces(*self.labelled(names)))
 
 
+def domain_of(name: str) -> str:
+    """Return the domain of a person who is called DOMAIN_NAME."""
+    return name.partition("_")[0]
+
+
 def error_rates(scores: Comparisons, targets: Mapping[str, float]) -> dict[str, float]:
     """Return counts, EER, and TAR at each target FMR by the name it has (left out where not measurable).
 
@@ -170,12 +178,12 @@ def mean_cosines(scores: Comparisons) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=2)
-def open_workbench(faces: Path | None, max_people: int | None = None, max_images: int | None = None) -> Workbench:
+def open_workbench(faces: Path | None, max_people: int | None = None, max_images: MaxImages = None) -> Workbench:
     """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
 
     People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
-    run needs few), and the first `max_images` of each. Features are made by the first process that asks, while the
-    others wait.
+    run needs few), and the first `max_images` of each, or of each in a domain. Features are made by the first process
+    that asks, while the others wait.
     """
     chosen = _chosen(faces, max_people, max_images)
     model = sface_with_adapter()
@@ -232,9 +240,11 @@ def open_small_network(faces: Path | None, seed: int, max_people: int | None = N
     return Workbench(model, layout.part(TRAINED), runtime, read.crops, read.labels, read.names, digest(chosen))
 
 
-def _chosen(faces: Path | None, max_people: int | None, max_images: int | None) -> People:
+def _chosen(faces: Path | None, max_people: int | None, max_images: MaxImages) -> People:
     people = people_of(faces)
-    return {name: people[name][:max_images] for name in sorted(people)[:max_people]}
+    most = dict(max_images) if isinstance(max_images, tuple) else {}
+    rest = None if isinstance(max_images, tuple) else max_images
+    return {name: people[name][: most.get(domain_of(name), rest)] for name in sorted(people)[:max_people]}
 
 
 def _read(people: People, model: Model) -> LabelledCrops:

@@ -27,16 +27,16 @@ from mien.layout import Vector
 from mien.methods.base import Crops
 from simulation.engines.choice import device
 from simulation.faces.models import Model
-from simulation.faces.workbench import TRAINABLE, Workbench, open_workbench
+from simulation.faces.workbench import TRAINABLE, MaxImages, Workbench, open_workbench
 
 STAGE: Final = "adapter"
 _PLACES: Final = np.array([1 << 16, 1 << 8, 1], np.int64)
 
 
 @functools.lru_cache(maxsize=2)
-def open_light_workbench(faces: Path | None, max_people: int | None = None) -> Workbench:
+def open_light_workbench(faces: Path | None, max_people: int | None = None, max_images: MaxImages = None) -> Workbench:
     """Return the workbench of `open_workbench` with the adapter as its whole model and numbers for crops."""
-    whole = open_workbench(faces, max_people)
+    whole = open_workbench(faces, max_people, max_images)
     # The adapter is the identity before training: what the model gives is what enters the adapter.
     return behind_features(whole, whole.runtime.features(whole.theta, whole.crops))
 

@@ -25,6 +25,9 @@ OUT: Final = Path("out/reproduce")
 _FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", "fedfr_real": "."}
 """Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
 
+_HOLDS: Final = {"fedfr_real": "celeba112 and bollywood112"}
+"""What that folder holds, where it is MIEN_DATA itself."""
+
 
 def seeds_of(count: int) -> tuple[int, ...]:
     """Return the seeds 0 ... count - 1; raises ConfigError for none, and for more than `MAX_SEEDS`."""
@@ -53,7 +56,7 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
     if found is None or not found.is_dir():
         raise NotFoundError(
             f"{name} needs hundreds of people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder "
-            f"that holds {folder}, or use --quick, which takes the faces that come with the package"
+            f"that holds {_HOLDS.get(name, folder)}, or use --quick, which takes the faces that come with the package"
         )
     return found.resolve()
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mien.errors import EmptyFolderError
 from mien.methods.base import Crops
 from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.workbench import Workbench
@@ -48,7 +49,8 @@ class Split:
     @classmethod
     def draw(cls, faces: Path | None, settings: Settings, seed: int) -> Split:
         """Return the split of a seed. A client with `ids` identities has the first of its `max_ids`."""
-        bench = open_light_workbench(faces, settings["max_people"])
+        most_images = tuple((domain, most) for domain, most in settings.get("max_images", ())) or None
+        bench = open_light_workbench(faces, settings["max_people"], most_images)
         count, most = settings["clients"], settings["max_ids"]
         own, rest = settings.get("domains", ("", ""))
         numbers = [count * most, *(settings[name] for name in ("public", "generic", "validation"))]
@@ -58,6 +60,11 @@ class Split:
             else [*bench.split(seed, numbers[0], domain=own), *bench.split(seed, *numbers[1:], domain=rest)]
         )
         trained, tested = _images(settings)
+        if short := sum(not len(bench.crops_of(name)[tested]) for name in local):
+            raise EmptyFolderError(
+                f"{short} of {len(local)} people of clients have no picture left to be tested with; this study needs "
+                f"more than {tested.start} of each: name other faces with --faces, or use --quick"
+            )
         order = tuple(np.random.default_rng([seed, 2]).permutation(local))
         clients, tests = {}, []
         for i in range(count):

@@ -43,9 +43,10 @@ START: Final = (
     "ids",
     "pretrain",
     "domains",
+    "max_images",
     "test_images",
 )
-"""Settings that decide who plays which part, and what the pretrained model is; the last two not all studies have."""
+"""Settings that decide who plays which part, and what the pretrained model is; the last three not all studies have."""
 
 
 @dataclass

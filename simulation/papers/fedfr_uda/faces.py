@@ -15,7 +15,7 @@ import numpy as np
 
 from mien.errors import EmptyFolderError
 from simulation.centralised.systems import Faces
-from simulation.faces.workbench import Workbench
+from simulation.faces.workbench import Workbench, domain_of
 
 REAL = ("celeba112", "bollywood112")
 
@@ -72,7 +72,7 @@ def faces_of(bench: Workbench, people: tuple[str, ...], max_images: int) -> Face
 
 
 def _draw(people: tuple[str, ...], domain: str, counts: tuple[int, ...], seed: int) -> list[tuple[str, ...]]:
-    names = sorted(name for name in people if name.split("_", 1)[0] == domain)
+    names = sorted(name for name in people if domain_of(name) == domain)
     if len(names) < sum(counts):
         raise EmptyFolderError(
             f"domain {domain} has {len(names)} people and this experiment needs {sum(counts)}; name a larger folder "

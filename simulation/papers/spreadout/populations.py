@@ -16,6 +16,7 @@ import numpy as np
 from mien.errors import EmptyFolderError
 from mien.records import parse_toml
 from simulation.faces.datasets import people_of
+from simulation.faces.workbench import domain_of
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,11 @@ POPULATIONS: Final = {
 }
 
 
-def domain(name: str) -> str:
-    """Return what a folder's name has before its first underscore."""
-    return name.split("_", 1)[0]
-
-
 def population_of(faces: Path | None, *, quick: bool) -> Population:
     """Return the division that a folder's domains allow; raises EmptyFolderError for a folder that allows none."""
     if quick:
         return POPULATIONS["quick"]
-    found = {domain(name) for name in people_of(faces)}
+    found = {domain_of(name) for name in people_of(faces)}
     for population in (POPULATIONS["synthetic"], POPULATIONS["real"]):
         needed = {*population.public, *population.phones, *(d for t in population.tests.values() for d in t.domains)}
         if needed <= found:
@@ -103,7 +99,7 @@ def divide(people: Sequence[str], settings: Mapping[str, Any], seed: int) -> Div
     left = [people[i] for i in order]
 
     def take(domains: Sequence[str], count: int) -> tuple[str, ...]:
-        chosen = [name for name in left if domain(name) in domains][:count]
+        chosen = [name for name in left if domain_of(name) in domains][:count]
         if len(chosen) < count:
             raise EmptyFolderError(f"the folder has too few people of {', '.join(domains)}: {count} are needed")
         left[:] = [name for name in left if name not in set(chosen)]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mien.errors import EmptyFolderError
-from simulation.faces.workbench import Workbench
+from simulation.faces.workbench import Workbench, open_workbench
 from simulation.papers import fedfr, fedfr_real
 from simulation.papers.fedfr.split import Split
 from simulation.papers.light import open_light_workbench
@@ -66,6 +66,18 @@ def test_a_domain_with_too_few_people_is_named() -> None:
     bench: Workbench = open_light_workbench(None, None)
     with pytest.raises(EmptyFolderError, match="20 people of domain asian and this experiment needs 21"):
         bench.split(0, 21, domain="asian")
+
+
+def test_people_with_too_few_pictures_for_the_tests_are_refused() -> None:
+    settings = {**ROWS["fedfr"].settings, "test_images": [40, 60]}
+    with pytest.raises(EmptyFolderError, match="9 of 9 people of clients have no picture left"):
+        Split.draw(None, settings, seed=1)
+
+
+def test_a_domain_s_people_may_have_fewer_pictures() -> None:
+    whole, some = (open_workbench(None, 60, most) for most in (None, (("african", 3),)))
+    kept = [len(some.crops_of(name)) for name in some.people]
+    assert kept == [3 if name.startswith("african") else len(whole.crops_of(name)) for name in some.people]
 
 
 def test_two_folders_make_the_two_domains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,9 @@ from mien.records import from_mapping
 from mien.specs import TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
 from simulation.engines.runtimes import OncePerRound
+from simulation.faces.workbench import domain_of
 from simulation.papers.spreadout import choice, study
-from simulation.papers.spreadout.populations import POPULATIONS, Population, divide, domain
+from simulation.papers.spreadout.populations import POPULATIONS, Population, divide
 from simulation.papers.spreadout.runs import separation, verification
 from simulation.runs.experiment import Results
 from tests.tiny import made_up_crops, tiny_adapted, tiny_cnn
@@ -50,8 +51,8 @@ def test_nobody_is_in_two_groups_and_domains_are_kept(population: Population) ->
     drawn = divide(people, population.settings(), seed=1)
     groups = [drawn.public, drawn.phones, *drawn.tests.values()]
     assert len({name for group in groups for name in group}) == sum(map(len, groups))
-    assert {domain(name) for name in drawn.phones} <= set(population.phones)
-    assert {domain(name) for name in drawn.public}.isdisjoint(population.phones)
+    assert {domain_of(name) for name in drawn.phones} <= set(population.phones)
+    assert {domain_of(name) for name in drawn.public}.isdisjoint(population.phones)
     assert len(drawn.phones) == population.num_phones
     assert divide(people, population.settings(), seed=1) == drawn != divide(people, population.settings(), seed=2)
 

@@ -51,6 +51,8 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         reproduce.seeds_of(10**9)
     with pytest.raises(NotFoundError, match="--faces"):
         reproduce.faces_for("fedface", None, quick=False)
+    with pytest.raises(NotFoundError, match="MIEN_DATA to a folder that holds celeba112 and bollywood112"):
+        reproduce.faces_for("fedfr_real", None, quick=False)
     with pytest.raises(NotFoundError, match="there is no folder"):
         reproduce.faces_for("fedface", tmp_path / "none", quick=True)
     assert reproduce.faces_for("fedface", None, quick=True) is None
