@@ -202,7 +202,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None, max_images
 
 
 @functools.lru_cache(maxsize=1)
-def open_network(faces: Path | None, max_people: int | None = None, max_images: int | None = None) -> Workbench:
+def open_network(faces: Path | None, max_people: int | None = None, max_images: MaxImages = None) -> Workbench:
     """Return the workbench of the same people whose trained part is that of SFace itself, in its last two blocks.
 
     What enters those is 512 x 14 x 14 numbers a crop, 401 KB: too many for a disk, so each process makes them anew, and

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from simulation.faces.datasets import dataset_of
-from simulation.papers.fedfr.figures import generic_figures, personal_figures
+from simulation.papers.fedfr.figures import alike_figures, generic_figures, personal_figures
 from simulation.papers.fedfr.split import Split
 from simulation.papers.fedfr.systems import SYSTEMS
 from simulation.runs.experiment import Experiment, Job
@@ -33,6 +33,7 @@ def measure(job: Job) -> Mapping[str, Any]:
     result = SYSTEMS[job.settings["system"]](split, job.settings, job.seed)
     return {
         **generic_figures(split.bench, result.theta, split.generic),
+        **alike_figures(split, result.theta),
         **personal_figures(split, result.personal),
         "steps": result.steps,
         "images": result.images,

@@ -36,6 +36,13 @@ def generic_figures(bench: Workbench, theta: Vector, people: tuple[str, ...]) ->
     return found
 
 
+def alike_figures(split: Split, theta: Vector) -> dict[str, float]:
+    """Return 1:1 rates over all pairs of those who are like clients' people and no client's, where there are any."""
+    if not split.alike:
+        return {}
+    return {f"alike_{name}": value for name, value in split.bench.verification(theta, split.alike).items()}
+
+
 def personal_figures(split: Split, models: Mapping[str, PersonalModel]) -> dict[str, float]:
     """Return the personalised protocols' figures, as runs have them (`simulation.runs.personal`): `personal_NAME`."""
     clients = {

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from mien.errors import EmptyFolderError
 from mien.methods.base import Crops
 from simulation.engines.engine import Cohort, PublicFaces
-from simulation.faces.workbench import Workbench
+from simulation.faces.workbench import Workbench, open_network
 from simulation.papers.light import open_light_workbench
 
 Settings = Mapping[str, Any]
@@ -33,9 +33,12 @@ class Client:
 class Split:
     """Roles of people: clients, public people, people for generic tests; and the clients' people's test images.
 
+    `alike` are people of the clients' domain whom nobody trains on; there are some where the settings say how many.
+
     `test_labels` are indices into the clients' people, one client after another. While options are chosen
     (`settings["tuning"]`), people and images for validation stand in the tests' place, so that no test is looked at.
-    Where a setting names their `domains`, clients' people are of one and all others of the other.
+    Where a setting names their `domains`, clients' people are of one and all others of the other. What is trained is
+    the adapter behind SFace, or with `part` "blocks" SFace's own last blocks.
     """
 
     bench: Workbench = field(repr=False)
@@ -45,20 +48,16 @@ class Split:
     test_crops: Crops = field(repr=False)
     test_labels: Labels
     generic: tuple[str, ...] = field(repr=False)
+    alike: tuple[str, ...] = field(default=(), repr=False)
 
     @classmethod
     def draw(cls, faces: Path | None, settings: Settings, seed: int) -> Split:
         """Return the split of a seed. A client with `ids` identities has the first of its `max_ids`."""
         most_images = tuple((domain, most) for domain, most in settings.get("max_images", ())) or None
-        bench = open_light_workbench(faces, settings["max_people"], most_images)
+        opened = open_network if settings.get("part") == "blocks" else open_light_workbench
+        bench = opened(faces, settings["max_people"], most_images)
         count, most = settings["clients"], settings["max_ids"]
-        own, rest = settings.get("domains", ("", ""))
-        numbers = [count * most, *(settings[name] for name in ("public", "generic", "validation"))]
-        local, public, test, validation = (
-            bench.split(seed, *numbers)
-            if own == rest
-            else [*bench.split(seed, numbers[0], domain=own), *bench.split(seed, *numbers[1:], domain=rest)]
-        )
+        local, public, generic, alike = _roles(bench, settings, seed)
         trained, tested = _images(settings)
         if short := sum(not len(bench.crops_of(name)[tested]) for name in local):
             raise EmptyFolderError(
@@ -75,8 +74,7 @@ class Split:
             clients[f"client-{i:02d}"] = Client(np.concatenate(own), _numbered(own), people)
         public_images = [bench.crops_of(name)[: settings["public_images"]] for name in public]
         shared = PublicFaces(np.concatenate(public_images), _numbered(public_images))
-        generic = validation if settings["tuning"] else test
-        return cls(bench, faces, clients, shared, np.concatenate(tests), _numbered(tests), generic)
+        return cls(bench, faces, clients, shared, np.concatenate(tests), _numbered(tests), generic, alike)
 
     @property
     def cohort(self) -> Cohort:
@@ -92,6 +90,19 @@ class Split:
             places[name] = range(start, start + len(client.people))
             start += len(client.people)
         return places
+
+
+def _roles(bench: Workbench, settings: Settings, seed: int) -> list[tuple[str, ...]]:
+    """Return clients' people, public ones, those for generic tests (or validation), and those who are like clients'."""
+    num_local, num_alike = settings["clients"] * settings["max_ids"], settings.get("alike", 0)
+    others = [settings[name] for name in ("public", "generic", "validation")]
+    if "domains" in settings:
+        ours, theirs = settings["domains"]
+        local, alike = bench.split(seed, num_local, num_alike, domain=ours)
+        public, test, validation = bench.split(seed, *others, domain=theirs)
+    else:
+        local, public, test, validation, alike = bench.split(seed, num_local, *others, num_alike)
+    return [local, public, validation if settings["tuning"] else test, alike]
 
 
 def _images(settings: Settings) -> tuple[slice, slice]:

@@ -45,8 +45,10 @@ START: Final = (
     "domains",
     "max_images",
     "test_images",
+    "part",
+    "alike",
 )
-"""Settings that decide who plays which part, and what the pretrained model is; the last three not all studies have."""
+"""Settings that decide who plays which part, and what the pretrained model is; the last five not all studies have."""
 
 
 @dataclass
