@@ -34,10 +34,10 @@ from mien.specs import TaskSpec, from_mapping
 from simulation.engines.engine import Cohort, run_task
 from simulation.faces.datasets import dataset_of, find_people, read_people
 from simulation.faces.models import Model
-from simulation.faces.workbench import TRAINABLE, Workbench, error_rates, open_workbench
+from simulation.faces.workbench import TRAINABLE, Workbench, domain_of, error_rates, open_workbench
 from simulation.papers.demo.tune import LfwCrops
 from simulation.papers.light import NumberedFeatures, numbers_as_crops
-from simulation.papers.spreadout.populations import divide, domain
+from simulation.papers.spreadout.populations import divide
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.tables import read_tables
 
@@ -150,7 +150,7 @@ def open_faces(folder: Path | None, max_people: int | None, own_domain: str | No
     rows = {name: np.flatnonzero(bench.labels == i) for i, name in enumerate(bench.people)}
     features = [bench.runtime.features(bench.theta, bench.crops)]
     if own_domain is not None or folder is None:
-        own = tuple(name for name in bench.people if domain(name) == own_domain)
+        own = tuple(name for name in bench.people if domain_of(name) == own_domain)
         return Faces(bench, features[0], rows, own, None)
     for name in ("celeba112", "lfw"):
         if not (folder.parent / name).is_dir():
