@@ -115,3 +115,37 @@ def test_every_file_says_where_it_lies() -> None:
         package = re.search(r"^package ([\w.]+);", path.read_text(encoding="utf-8"), re.MULTILINE)
         assert package, path
         assert package[1] == ".".join(("mien", "client", *path.parent.relative_to(CLIENT).parts)), path
+
+
+SAID = re.compile(r"^ +(?:@\w.*|\*/|/\*\*.*\*/)$")
+METHOD = re.compile(r"^ +public (?!(?:static |final |abstract )*(?:class|interface|enum)\b)[^=;]*?\w+\(")
+
+
+def unsaid(text: str) -> list[str]:
+    """Return the public methods and constructors of a Java file that neither override nor say what they do."""
+    lines, found = text.splitlines(), []
+    for number, line in enumerate(lines):
+        if METHOD.match(line):
+            above = number - 1
+            while lines[above].lstrip().startswith("@") and lines[above].strip() != "@Override":
+                above -= 1
+            if not SAID.match(lines[above]):
+                found.append(line.strip())
+    return found
+
+
+def test_every_public_method_says_what_it_does() -> None:
+    """Whoever builds an app on the client reads nothing else; doclint, in the build, checks how it is said."""
+    assert not {str(path.relative_to(CLIENT)): each for path in FILES if (each := unsaid(path.read_text("utf-8")))}
+
+
+def test_what_is_unsaid_is_found() -> None:
+    said = 'class A {\n    /** Says. */\n    @SuppressWarnings("x")\n    public int b() {\n'
+    said += "    @Override\n    public int c() {\n"
+    assert not unsaid(said)
+    assert unsaid(
+        said + "    }\n\n    public A(int d) {\n    public static <T> T e(\n    public final int f = g();"
+    ) == [
+        "public A(int d) {",
+        "public static <T> T e(",
+    ]

@@ -108,6 +108,15 @@ class JvmDevice:
         assert "error" not in answer, answer
         return answer
 
+    def ends(self, what: str, **told: Any) -> None:
+        """Give a command, again while there is no work, that halts it in its midst, as a power cut would."""
+        assert self._process.stdout is not None
+        self.send(what, **told)
+        while line := self._process.stdout.readline():
+            assert json.loads(line)["kind"] == "WAIT", line
+            self.send(what, **told)
+        assert self._process.wait() == 9
+
     def refused(self, what: str, **told: Any) -> tuple[str, str]:
         """Return the code and the text of the error that a command is answered with."""
         answer = self.answer(what, **told)

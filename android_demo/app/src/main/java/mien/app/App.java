@@ -1,7 +1,8 @@
 package mien.app;
 
 import android.app.Application;
-import java.nio.file.Path;
+import android.content.pm.ApplicationInfo;
+import android.os.StrictMode;
 import mien.app.keys.AndroidKeys;
 import mien.app.keys.Keys;
 import mien.client.store.Folder;
@@ -11,11 +12,19 @@ public class App extends Application {
     final Deletion deletion = new Deletion();
     private Phone phone;
 
+    /** In a build that can be debugged, Android's log names whatever waits on the main thread. */
+    @Override
+    public void onCreate() {
+        super.onCreate();
+        if ((getApplicationInfo().flags & ApplicationInfo.FLAG_DEBUGGABLE) != 0) {
+            StrictMode.enableDefaults();
+        }
+    }
+
     /** Returns what this process does its work with, made at the first call. */
     final synchronized Phone phone() {
         if (phone == null) {
-            Path home = getNoBackupFilesDir().toPath().resolve("mien"); // no copy of it would open elsewhere
-            phone = new Phone(this, home, keys(new Folder(home.resolve("keys"))));
+            phone = new Phone(this);
         }
         return phone;
     }
@@ -28,7 +37,7 @@ public class App extends Application {
     /** Lets go of a phone whose everything was deleted: the next call begins anew. */
     final synchronized void forget() {
         if (phone != null) {
-            phone.device.close();
+            phone.close();
         }
         phone = null;
     }

@@ -48,7 +48,7 @@ public final class Deleting {
         TrainingJob.plan(context, false);
         phone.training.stopAndWait();
         Done done = leave(phone, patienceMs);
-        phone.keys.destroy();
+        phone.keys().destroy();
         deleteFiles(phone.home());
         phone.choices.forget();
         ((App) context.getApplicationContext()).forget();
@@ -58,13 +58,13 @@ public final class Deleting {
     /** Leaves the fleet; what is damaged or away, so that nothing can be said to anybody, is deleted all the same. */
     private static Done leave(Phone phone, long patienceMs) {
         String deviceId = "";
-        FutureTask<Boolean> leaving = new FutureTask<>(phone.device::leave);
+        FutureTask<Boolean> leaving = new FutureTask<>(phone.device()::leave);
         try {
-            if (!phone.device.hasJoined()) {
-                phone.device.wipe();
+            if (!phone.device().hasJoined()) {
+                phone.device().wipe();
                 return new Done("", true);
             }
-            deviceId = phone.device.deviceId();
+            deviceId = phone.device().deviceId();
             Thread thread = new Thread(leaving, "mien-leaving");
             thread.start();
             return new Done(deviceId, told(leaving, thread, patienceMs));

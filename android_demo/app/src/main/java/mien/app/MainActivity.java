@@ -42,18 +42,20 @@ public final class MainActivity extends Screen {
 
     private void look() {
         say((CharSequence) null);
-        if (!phone().choices.welcomed()) {
-            next(R.string.next_welcome, R.string.next_welcome_text, R.string.next_welcome_do, WelcomeActivity.class);
-        } else if (!phone().device.hasJoined()) {
-            next(R.string.next_join, R.string.next_join_text, R.string.next_join_do, JoinActivity.class);
-        } else {
-            work(this::settled, this::afterJoining, this::failed);
-        }
+        work(this::looked, Runnable::run, this::failed);
     }
 
-    private Status settled() {
+    /** Returns what shows the next thing to do; beside the main thread. */
+    private Runnable looked() {
+        if (!phone().choices.welcomed()) {
+            return () -> next(R.string.next_welcome, R.string.next_welcome_text, R.string.next_welcome_do, WelcomeActivity.class);
+        }
+        if (!phone().device().hasJoined()) {
+            return () -> next(R.string.next_join, R.string.next_join_text, R.string.next_join_do, JoinActivity.class);
+        }
         phone().settle(this);
-        return phone().device.status();
+        Status status = phone().device().status();
+        return () -> afterJoining(status);
     }
 
     private void afterJoining(Status status) {

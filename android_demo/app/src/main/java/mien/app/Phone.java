@@ -1,40 +1,84 @@
 package mien.app;
 
 import android.content.Context;
+import android.os.StrictMode;
 import java.nio.file.Path;
-import java.util.Random;
 import mien.app.keys.Keys;
 import mien.app.training.Training;
 import mien.app.training.TrainingJob;
-import mien.client.Clock;
 import mien.client.Device;
 import mien.client.Status;
 import mien.client.enrol.Lockout;
 import mien.client.store.Folder;
 import mien.client.store.Vault;
 
-/** What every screen works with: the device of Mien's on this phone, its keys, choices, and a thread to work on. */
+/**
+ * What every screen works with: the device of Mien's on this phone, its keys, choices, and threads to work on. Made on the
+ * main thread at no cost; what lies on disk and under keys is opened when it is first asked for, beside that thread.
+ */
 public final class Phone {
     private static final long A_DAY_MS = 24L * 60 * 60 * 1000;
 
-    public final Device device;
     public final Choices choices;
-    public final Work work;
+    public final Work work = new Work();
     public final Owner owner = new Owner();
     public final Training training = new Training(this);
-    /** How long faces are not looked at after too many were refused. */
-    public final Lockout lockout;
-    final Keys keys;
-    private final Path home;
+    private final App app;
+    private Home opened;
 
-    Phone(Context context, Path home, Keys keys) {
-        this.home = home;
-        this.keys = keys;
-        Folder folder = new Folder(home);
-        device = new Device(folder, keys.sealing(), keys.identity(), Clock.system(), new Random());
-        choices = new Choices(context);
-        work = new Work();
-        lockout = new Lockout(new Vault(folder.folder("lockout"), keys.sealing(), "lockout"), new PhoneClock());
+    /** What was opened: all of it, or an error that says why not, and the next one to ask tries again. */
+    static final class Home {
+        final Keys keys;
+        final Device device;
+        final Lockout lockout;
+
+        private Home(Path path, Keys keys) {
+            Folder folder = new Folder(path);
+            this.keys = keys;
+            device = Device.at(path).keys(keys.sealing()).identityKeys(keys.identity()).open();
+            lockout = new Lockout(new Vault(folder.folder("lockout"), keys.sealing(), "lockout"), new PhoneClock());
+        }
+    }
+
+    Phone(App app) {
+        this.app = app;
+        choices = new Choices(app);
+    }
+
+    /** Returns the device, opened; not for the main thread. Throws what {@link Device.Builder#open} does. */
+    public Device device() {
+        return beside().device;
+    }
+
+    /** Returns how long faces are not looked at after too many were refused; not for the main thread. */
+    public Lockout lockout() {
+        return beside().lockout;
+    }
+
+    /** Returns the keys; not for the main thread. */
+    Keys keys() {
+        return beside().keys;
+    }
+
+    /** Tells Android's strict mode, where it is on, whoever comes here on a thread that must not wait. */
+    private Home beside() {
+        StrictMode.noteSlowCall("the phone's home: disk, keys and models");
+        return open();
+    }
+
+    synchronized Home open() {
+        if (opened == null) {
+            Path path = home();
+            opened = new Home(path, app.keys(new Folder(path.resolve("keys"))));
+        }
+        return opened;
+    }
+
+    /** Gives the home to the next one of this process. */
+    synchronized void close() {
+        if (opened != null) {
+            opened.device.close();
+        }
     }
 
     /**
@@ -42,12 +86,12 @@ public final class Phone {
      * while the phone is locked, and, as soon as it answers, what the coordinator knows.
      */
     public void settle(Context context) {
-        Status status = device.status();
+        Status status = device().status();
         boolean trains = status.joined && status.numAgreed > 0 && choices.letsTrain();
         TrainingJob.plan(context, trains);
-        keys.openWhileLocked(trains);
+        keys().openWhileLocked(trains);
         if (status.stillToTell) {
-            work.ask(device::tellParticipation, told -> {}, error -> {});
+            work.ask(() -> device().tellParticipation(), told -> {}, error -> {});
         }
     }
 
@@ -59,7 +103,7 @@ public final class Phone {
         long now = System.currentTimeMillis();
         if (now - choices.lookedMs() >= A_DAY_MS && Training.mayFetch(context)) {
             choices.looked(now);
-            work.ask(device::update, changed -> {}, error -> {});
+            work.ask(() -> device().update(), changed -> {}, error -> {});
         }
     }
 
@@ -68,8 +112,8 @@ public final class Phone {
         return ((App) context.getApplicationContext()).phone();
     }
 
-    /** Returns the folder of everything that this app keeps. */
+    /** Returns the folder of everything that this app keeps: no copy of it would open elsewhere. */
     Path home() {
-        return home;
+        return app.getNoBackupFilesDir().toPath().resolve("mien");
     }
 }

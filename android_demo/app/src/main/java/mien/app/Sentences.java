@@ -76,6 +76,8 @@ public final class Sentences {
                 return R.string.error_key_lost;
             case NOT_ATTESTED:
                 return R.string.error_not_attested;
+            case CANCELLED:
+                return R.string.error_cancelled;
             case IN_USE:
                 return R.string.error_in_use;
             default:

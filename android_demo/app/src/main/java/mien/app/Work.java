@@ -34,6 +34,16 @@ public final class Work {
         run(here, job, done, failed);
     }
 
+    /** The same for what has no result, and of which nobody has to hear where it fails. */
+    public void run(Runnable job) {
+        Supplier<Boolean> done =
+                () -> {
+                    job.run();
+                    return true;
+                };
+        run(done, ignored -> {}, error -> {});
+    }
+
     /** The same for a job that asks the network. */
     public <T> void ask(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
         run(network, job, done, failed);

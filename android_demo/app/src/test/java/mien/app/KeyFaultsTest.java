@@ -24,8 +24,10 @@ import mien.app.keys.FakeKeyStore;
 import mien.app.keys.FakeKeyStore.Fault;
 import mien.app.people.DeleteActivity;
 import mien.client.ErrorCode;
+import mien.client.Inside;
 import mien.client.MienException;
 import mien.client.Status;
+import mien.client.rounds.Event;
 import mien.client.rounds.Listener;
 import mien.client.rounds.Outcome;
 import mien.client.rounds.PendingRounds;
@@ -127,15 +129,15 @@ public class KeyFaultsTest extends ScreenRunner {
 
     private void begin() throws IOException {
         phone().choices.agree(true, true);
-        deviceId = phone().device.join(registrar.invite(invite++)).deviceId;
+        deviceId = device().join(registrar.invite(invite++)).deviceId;
         TinyModel.install(phone(), 0.65);
-        phone().device.enrol("Ada", CROPS, true, true);
-        PendingRounds.keep(rounds(), phone().device.gallery, task());
+        device().enrol("Ada", CROPS, true, true);
+        PendingRounds.keep(rounds(), Inside.gallery(device()), task());
         pending = Files.readAllBytes(pendingFile());
     }
 
     private Vault rounds() {
-        return new Vault(new Folder(phone().home()).folder("rounds"), phone().keys.sealing(), "rounds");
+        return new Vault(new Folder(phone().home()).folder("rounds"), phone().open().keys.sealing(), "rounds");
     }
 
     private Path pendingFile() {
@@ -195,27 +197,27 @@ public class KeyFaultsTest extends ScreenRunner {
     }
 
     private static Outcome takePart() {
-        return phone().device.participate(AGREED, Collections::emptyList, new Listener() {
+        return device().participate(AGREED, Collections::emptyList, new Listener() {
             @Override
             public void disclose(Disclosure disclosure) {}
 
             @Override
-            public void progress(String word) {}
+            public void on(Event event) {}
         });
     }
 
     private Map<String, Supplier<?>> operations() {
         Map<String, Supplier<?>> operations = new LinkedHashMap<>();
-        operations.put("open the app", () -> phone().device.status());
-        operations.put("enrol", () -> phone().device.enrol("Bo", CROPS, false, true));
-        operations.put("recognise", () -> phone().device.verify(1, CROPS[0]));
+        operations.put("open the app", () -> device().status());
+        operations.put("enrol", () -> device().enrol("Bo", CROPS, false, true));
+        operations.put("recognise", () -> device().verify(1, CROPS[0]));
         operations.put("check in", this::checkIn);
         operations.put("train, keep it", this::keep);
         operations.put("go on with a round", KeyFaultsTest::takePart);
         operations.put(
                 "withdraw",
                 () -> {
-                    phone().device.setConsent(1, false);
+                    device().setConsent(1, false);
                     return null;
                 });
         return operations;
@@ -238,7 +240,7 @@ public class KeyFaultsTest extends ScreenRunner {
     /** What was trained is sealed in place of what is there, or the older one stays. */
     private Object keep() {
         try {
-            PendingRounds.keep(rounds(), phone().device.gallery, task());
+            PendingRounds.keep(rounds(), Inside.gallery(device()), task());
         } catch (IOException error) {
             throw new AssertionError(error);
         }
@@ -287,10 +289,10 @@ public class KeyFaultsTest extends ScreenRunner {
     }
 
     private String kept() {
-        Status status = phone().device.status();
+        Status status = device().status();
         assertEquals(deviceId, status.deviceId);
         assertTrue("the phone belongs to its fleet", status.joined);
-        boolean isAda = phone().device.people().stream().anyMatch(person -> person.name.equals("Ada") && !person.isDamaged);
+        boolean isAda = device().people().stream().anyMatch(person -> person.name.equals("Ada") && !person.isDamaged);
         return (isAda ? "people" : "no people") + (status.pendingRound.isEmpty() ? "" : ", the round");
     }
 
@@ -317,7 +319,7 @@ public class KeyFaultsTest extends ScreenRunner {
                 boolean withdrew = operation.getKey().equals("withdraw");
                 String now = kept();
                 assertTrue(cell + " lost people", now.startsWith("people"));
-                assertEquals(cell + ": withdrawn, and nothing else is", !withdrew, phone().device.gallery.stillTrains(1));
+                assertEquals(cell + ": withdrawn, and nothing else is", !withdrew, Inside.gallery(device()).stillTrains(1));
                 if (withdrew) {
                     assertEquals("what was trained goes with it", "people", now);
                     agreeAgain();
@@ -338,8 +340,8 @@ public class KeyFaultsTest extends ScreenRunner {
 
     /** With a new mark, as any agreement, and so a round of its own. */
     private void agreeAgain() throws IOException {
-        phone().device.setConsent(1, true);
-        PendingRounds.keep(rounds(), phone().device.gallery, task());
+        device().setConsent(1, true);
+        PendingRounds.keep(rounds(), Inside.gallery(device()), task());
         pending = Files.readAllBytes(pendingFile());
     }
 
@@ -394,11 +396,11 @@ public class KeyFaultsTest extends ScreenRunner {
     public void everythingIsDeletedHoweverTheKeyStoreFails() throws IOException {
         for (Fault fault : Fault.values()) {
             fail(fault, "mien.");
-            Deleting.everything(RuntimeEnvironment.getApplication(), 5_000);
+            everythingDeleted(5_000);
             FakeKeyStore.fail(Fault.NONE, "");
             restart();
-            assertFalse(fault.name(), phone().device.hasJoined());
-            assertTrue(fault.name(), phone().device.people().isEmpty());
+            assertFalse(fault.name(), device().hasJoined());
+            assertTrue(fault.name(), device().people().isEmpty());
             begin();
         }
     }

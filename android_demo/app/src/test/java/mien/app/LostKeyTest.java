@@ -17,6 +17,7 @@ import java.util.stream.Stream;
 import mien.app.join.JoinActivity;
 import mien.app.people.DeleteActivity;
 import mien.app.training.TrainingActivity;
+import mien.client.Inside;
 import mien.client.Status;
 import org.junit.Test;
 import org.robolectric.Robolectric;
@@ -28,14 +29,14 @@ import org.robolectric.annotation.Config;
 public class LostKeyTest extends ScreenRunner {
     private static String joinAndLose(Registrar registrar) throws IOException {
         phone().choices.agree(true, true);
-        String id = phone().device.join(registrar.invite('A')).deviceId;
+        String id = device().join(registrar.invite('A')).deviceId;
         enrolAda();
         lose("keys/identity");
         return id;
     }
 
     private static void enrolAda() {
-        phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        Inside.gallery(device()).enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
     }
 
     private static void lose(String folder) throws IOException {
@@ -80,7 +81,7 @@ public class LostKeyTest extends ScreenRunner {
             await("the old invite is used up", () -> text(screen, R.id.message).equals(screen.getString(R.string.error_invite)));
             join(screen, registrar.invite('B'));
             await("it joins again", () -> isShown(screen, R.id.joined));
-            Status status = phone().device.status();
+            Status status = device().status();
             assertTrue(status.joined && !status.lostKey);
             assertNotEquals("as another phone", before, status.deviceId);
             assertEquals("whoever was enrolled stays, with their agreement", 1, status.numAgreed);
@@ -106,7 +107,7 @@ public class LostKeyTest extends ScreenRunner {
     public void theOldNameIsToldWhenEverythingIsDeleted() throws IOException, GeneralSecurityException {
         try (Registrar registrar = new Registrar()) {
             String before = joinAndLose(registrar);
-            Deleting.Done done = Deleting.everything(RuntimeEnvironment.getApplication());
+            Deleting.Done done = everythingDeleted(25_000);
             assertEquals(before, done.deviceId);
             assertFalse("nobody is told by a phone that cannot say who it is", done.told);
         }

@@ -8,6 +8,8 @@ import android.app.KeyguardManager;
 import android.graphics.Bitmap;
 import android.graphics.Canvas;
 import android.os.Looper;
+import android.os.StrictMode;
+import android.os.strictmode.Violation;
 import android.view.View;
 import android.widget.ScrollView;
 import android.widget.TextView;
@@ -15,7 +17,13 @@ import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.util.List;
+import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.BooleanSupplier;
+import mien.client.Device;
+import mien.client.enrol.Lockout;
+import org.junit.After;
+import org.junit.Before;
 import org.junit.runner.RunWith;
 import org.robolectric.RobolectricTestRunner;
 import org.robolectric.RuntimeEnvironment;
@@ -32,6 +40,7 @@ public abstract class ScreenRunner {
     protected static final String NIGHT = "w360dp-h720dp-night-xhdpi";
     protected static final String GERMAN = "de-w360dp-h720dp-xhdpi";
     protected static final String GERMAN_NIGHT = "de-w360dp-h720dp-night-xhdpi";
+    private static final List<Violation> WAITED = new CopyOnWriteArrayList<>();
     private static final int WIDTH = 720;
     private static final int HEIGHT = 1440;
     private static final int TALLEST = 4000;
@@ -39,6 +48,73 @@ public abstract class ScreenRunner {
 
     protected static Phone phone() {
         return ((App) RuntimeEnvironment.getApplication()).phone();
+    }
+
+    /** Returns what the app opens beside the main thread; a test may wait for it. */
+    protected static Device device() {
+        return phone().open().device;
+    }
+
+    protected static Lockout lockout() {
+        return phone().open().lockout;
+    }
+
+    /** Does what the app does beside the main thread, there, and waits for it. */
+    protected static void beside(Runnable job) {
+        RuntimeException[] failed = new RuntimeException[1];
+        Thread thread =
+                new Thread(
+                        () -> {
+                            try {
+                                job.run();
+                            } catch (RuntimeException error) {
+                                failed[0] = error;
+                            }
+                        });
+        thread.start();
+        await("it is done beside the main thread", () -> !thread.isAlive());
+        if (failed[0] != null) {
+            throw failed[0];
+        }
+    }
+
+    protected static void settle() {
+        beside(() -> phone().settle(RuntimeEnvironment.getApplication()));
+    }
+
+    static Deleting.Done everythingDeleted(long patienceMs) {
+        Deleting.Done[] done = new Deleting.Done[1];
+        beside(() -> done[0] = Deleting.everything(RuntimeEnvironment.getApplication(), patienceMs));
+        return done[0];
+    }
+
+    /** Has Android's strict mode watch this thread, the main one, for what would keep a phone's screen from being drawn. */
+    @Before
+    public void watch() {
+        WAITED.clear();
+        StrictMode.setThreadPolicy(
+                new StrictMode.ThreadPolicy.Builder()
+                        .detectCustomSlowCalls()
+                        .detectNetwork()
+                        .penaltyListener(Runnable::run, WAITED::add)
+                        .build());
+    }
+
+    @After
+    public void nothingWaitedOnTheMainThread() {
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        StrictMode.setThreadPolicy(StrictMode.ThreadPolicy.LAX);
+        if (!WAITED.isEmpty()) {
+            throw new AssertionError(WAITED.size() + " waited on the main thread", WAITED.get(0));
+        }
+    }
+
+    /** Returns how often the main thread waited until now, which is no fault of the test any more. */
+    protected static int forgiven() {
+        Shadows.shadowOf(Looper.getMainLooper()).idle(); // which tells of it
+        int waited = WAITED.size();
+        WAITED.clear();
+        return waited;
     }
 
     /** Has this phone belong to a fleet whose servers are away. */
@@ -119,8 +195,12 @@ public abstract class ScreenRunner {
         Bitmap picture = Bitmap.createBitmap(WIDTH, height, Bitmap.Config.ARGB_8888);
         all.draw(new Canvas(picture));
         File file = new File(System.getProperty("mien.pictures"), name + ".png");
+        StrictMode.ThreadPolicy watched = StrictMode.getThreadPolicy();
+        StrictMode.setThreadPolicy(StrictMode.ThreadPolicy.LAX); // writing a picture is slow, and the test's own
         try (FileOutputStream out = new FileOutputStream(file)) {
             picture.compress(Bitmap.CompressFormat.PNG, 100, out);
+        } finally {
+            StrictMode.setThreadPolicy(watched);
         }
     }
 

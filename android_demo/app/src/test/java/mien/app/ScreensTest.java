@@ -23,6 +23,8 @@ import mien.app.settings.SelfTestActivity;
 import mien.app.settings.SettingsActivity;
 import mien.app.training.TrainingActivity;
 import mien.app.welcome.WelcomeActivity;
+import mien.client.Device;
+import mien.client.Inside;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
@@ -31,10 +33,14 @@ import org.robolectric.annotation.Config;
 
 /** Home, the first run and the self-test. */
 public class ScreensTest extends ScreenRunner {
+    private static void shows(Activity home, int title) {
+        await(home.getString(title), () -> text(home, R.id.next_title).equals(home.getString(title)));
+    }
+
     @Test
     public void homeLeadsOnStepByStep() throws IOException {
         Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
-        assertEquals(home.getString(R.string.next_welcome), text(home, R.id.next_title));
+        shows(home, R.string.next_welcome);
         home.findViewById(R.id.next).performClick();
         String opened = Shadows.shadowOf(home).getNextStartedActivity().getComponent().getClassName();
         assertEquals(WelcomeActivity.class.getName(), opened);
@@ -42,6 +48,7 @@ public class ScreensTest extends ScreenRunner {
 
         phone().choices.agree(true, false);
         home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        shows(home, R.string.next_join);
         home.findViewById(R.id.next).performClick();
         opened = Shadows.shadowOf(home).getNextStartedActivity().getComponent().getClassName();
         assertEquals(JoinActivity.class.getName(), opened);
@@ -52,6 +59,7 @@ public class ScreensTest extends ScreenRunner {
     public void homeWithLargeTypeByNight() throws IOException {
         phone().choices.agree(true, true);
         Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        shows(home, R.string.next_join);
         assertEquals("Als Nächstes: einer Flotte beitreten", text(home, R.id.next_title));
         drawWhole(home, "home-de-night-large");
     }
@@ -61,10 +69,10 @@ public class ScreensTest extends ScreenRunner {
         join();
         phone().choices.agree(true, true);
         Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
-        await("a model is asked for", () -> text(home, R.id.next_title).equals(home.getString(R.string.next_model)));
-        phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        shows(home, R.string.next_model);
+        Inside.gallery(device()).enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
         Activity ready = Robolectric.buildActivity(MainActivity.class).setup().get();
-        await("it is ready", () -> text(ready, R.id.next_title).equals(ready.getString(R.string.next_verify)));
+        shows(ready, R.string.next_verify);
         assertEquals(ready.getString(R.string.next_verify_text), text(ready, R.id.next_text));
         draw(ready, "home");
     }
@@ -148,20 +156,20 @@ public class ScreensTest extends ScreenRunner {
     @Test
     public void nobodyElseGivesTheOwnersAgreement() {
         phone().choices.agree(true, false);
-        int ada = phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
-        phone().settle(RuntimeEnvironment.getApplication());
+        int ada = Inside.gallery(device()).enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        settle();
         Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
         assertFalse("the owner's no is kept", ((CheckBox) welcome.findViewById(R.id.trains)).isChecked());
         welcome.findViewById(R.id.agree).performClick();
         await("it goes on", welcome::isFinishing);
-        assertTrue("nor does reading it again take Ada's back", phone().device.gallery.stillTrains(ada));
+        assertTrue("nor does reading it again take Ada's back", Inside.gallery(device()).stillTrains(ada));
         assertFalse(phone().choices.trains());
     }
 
     @Test
     public void whatWasAgreedToIsTakenBack() throws IOException {
         phone().choices.agree(true, true);
-        int ada = phone().device.gallery.enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
+        int ada = Inside.gallery(device()).enrol("Ada", new byte[3][112 * 112 * 3], new float[] {1, 0}, "model", 1, true);
         Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
         welcome.findViewById(R.id.recognises).performClick();
         assertTrue(isShown(welcome, R.id.withdraw));
@@ -173,8 +181,27 @@ public class ScreensTest extends ScreenRunner {
         assertFalse("training is not agreed to again by itself", ((CheckBox) welcome.findViewById(R.id.trains)).isChecked());
         welcome.findViewById(R.id.agree).performClick();
         await("it is taken back for everybody", welcome::isFinishing);
-        assertFalse(phone().device.gallery.stillTrains(ada));
+        assertFalse(Inside.gallery(device()).stillTrains(ada));
         assertTrue(phone().choices.recognises());
+    }
+
+    @Test
+    public void whoeverOpensThePhonesHomeOnTheMainThreadIsSeen() {
+        phone().device();
+        assertEquals(1, forgiven());
+        beside(() -> phone().device());
+        assertEquals(0, forgiven());
+    }
+
+    @Test
+    public void aHomeThatCannotBeOpenedIsSaidAndEndsNoApp() {
+        phone().choices.agree(true, true);
+        Device other = Device.at(phone().home()).keysInFiles().open();
+        Activity kept = Robolectric.buildActivity(MainActivity.class).setup().get();
+        await("it is said", () -> isShown(kept, R.id.message));
+        assertEquals(kept.getString(R.string.error_in_use), text(kept, R.id.message));
+        other.close();
+        shows(Robolectric.buildActivity(MainActivity.class).setup().get(), R.string.next_join);
     }
 
     @Test

@@ -3,10 +3,12 @@ package mien.app;
 import java.io.File;
 import java.io.IOException;
 import java.nio.file.Files;
+import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.Random;
+import mien.client.Inside;
 import mien.client.store.Folder;
 import mien.client.wire.Bytes;
 import mien.client.wire.Json;
@@ -60,9 +62,9 @@ public final class TinyModel {
         models.write(modelId + ".json", Bytes.utf8(Json.write(manifest)));
         Folder graphs = new Folder(phone.home()).folder("graphs").folder(LAYOUT);
         for (File file : new File(System.getProperty("mien.root"), "tests/data/graphs/" + LAYOUT).listFiles()) {
-            graphs.write(file.getName(), Files.readAllBytes(file.toPath()));
+            Files.copy(file.toPath(), graphs.path(file.getName()), StandardCopyOption.REPLACE_EXISTING); // and not to stable storage: no test cuts the power
         }
-        phone.device.gallery.reembed(modelId, crops -> new float[8]);
+        Inside.gallery(phone.open().device).reembed(modelId, crops -> new float[8]);
     }
 
     /** Returns parameters that pass colours on, and in the end mix how they differ from their mean over the face. */

@@ -8,7 +8,7 @@ public interface Clock {
     /** Returns milliseconds that never go back. */
     long monotonicMs();
 
-    /** Waits; throws UNREACHABLE where the thread is interrupted. */
+    /** Waits; throws CANCELLED where the thread is interrupted. */
     void sleep(long ms);
 
     /** Returns the device's own clock. */
@@ -30,7 +30,7 @@ public interface Clock {
                     Thread.sleep(ms);
                 } catch (InterruptedException error) {
                     Thread.currentThread().interrupt();
-                    throw new MienException(ErrorCode.UNREACHABLE, "the program is being stopped; run it again", error);
+                    throw MienException.cancelled(error);
                 }
             }
         };

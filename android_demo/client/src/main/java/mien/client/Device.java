@@ -1,5 +1,6 @@
 package mien.client;
 
+import java.nio.file.Path;
 import java.security.SecureRandom;
 import java.util.HashSet;
 import java.util.List;
@@ -7,6 +8,7 @@ import java.util.Map;
 import java.util.Random;
 import java.util.Set;
 import java.util.concurrent.locks.ReentrantLock;
+import mien.client.join.FileIdentityKeys;
 import mien.client.join.Identity;
 import mien.client.join.IdentityKeys;
 import mien.client.join.Joining;
@@ -25,6 +27,7 @@ import mien.client.people.Recogniser;
 import mien.client.people.StayingOut;
 import mien.client.rounds.Attempts;
 import mien.client.rounds.Conditions;
+import mien.client.rounds.Event;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Leaving;
 import mien.client.rounds.Listener;
@@ -34,6 +37,7 @@ import mien.client.rounds.Participant;
 import mien.client.rounds.RoundLog;
 import mien.client.secagg.RandomBytes;
 import mien.client.server.CoordinatorClient;
+import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.HomeLock;
 import mien.client.store.KeyProvider;
@@ -64,10 +68,10 @@ import mien.client.wire.Invite;
 public final class Device implements AutoCloseable {
     private static final int LONGEST_NAME = 1_000;
 
-    public final Gallery gallery;
-    public final Attempts attempts;
-    public final Journal journal;
-    public final LogFiles logFiles;
+    final Gallery gallery;
+    final Attempts attempts;
+    final Journal journal;
+    final LogFiles logFiles;
     final StayingOut stayingOut;
     private final Folder home;
     private final HomeLock lock;
@@ -81,11 +85,69 @@ public final class Device implements AutoCloseable {
     private OrtEngine engine;
     private String engineOf = "";
 
-    /**
-     * {@code random} jitters pauses; keys, masks and noise come from the system's secure generator. Throws IN_USE while
-     * another program, or another device of this one, has the home open.
-     */
-    public Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
+    /** Opens a device's home as an app wants it; {@code Device.at(path).keys(...).identityKeys(...).open()}. */
+    public static final class Builder {
+        private final Path path;
+        private KeyProvider keys;
+        private IdentityKeys identityKeys;
+        private Clock clock = Clock.system();
+        private Random random = new Random();
+
+        private Builder(Path path) {
+            this.path = path;
+        }
+
+        /** Has records sealed by these keys: a phone's key store, say. */
+        public Builder keys(KeyProvider sealing) {
+            keys = sealing;
+            return this;
+        }
+
+        /** Has the device prove who it is by one of these. */
+        public Builder identityKeys(IdentityKeys named) {
+            identityKeys = named;
+            return this;
+        }
+
+        /** Keeps all keys in private files of the home: whoever can read it can read what they seal. For JVMs without a key store. */
+        public Builder keysInFiles() {
+            Folder home = new Folder(path);
+            keys = new FileKeyProvider(home.folder("keys"));
+            identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
+            return this;
+        }
+
+        /** Goes by another clock than the system's. */
+        public Builder clock(Clock by) {
+            clock = by;
+            return this;
+        }
+
+        /** Jitters pauses by this; keys, masks and noise come from the system's secure generator whatever it is. */
+        public Builder random(Random by) {
+            random = by;
+            return this;
+        }
+
+        /**
+         * Opens the home, which is made where there is none. Reads files, and keys: not for a main thread. Throws CONFIG
+         * without keys, IN_USE while another program, or another device of this one, has the home open.
+         */
+        public Device open() {
+            if (keys == null || identityKeys == null) {
+                throw new MienException(
+                        ErrorCode.CONFIG, "a device needs keys: call keys and identityKeys, or keysInFiles, before open");
+            }
+            return new Device(new Folder(path), keys, identityKeys, clock, random);
+        }
+    }
+
+    /** Returns what opens the home in a folder. */
+    public static Builder at(Path home) {
+        return new Builder(home);
+    }
+
+    Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
         this.home = home;
         this.clock = clock;
         this.random = random;
@@ -159,6 +221,7 @@ public final class Device implements AutoCloseable {
         return joining.deviceId();
     }
 
+    /** Returns whether this device was let into a fleet, also where its key is gone since. */
     public boolean hasJoined() {
         return joining.hasJoined();
     }
@@ -197,6 +260,11 @@ public final class Device implements AutoCloseable {
     /** Returns everybody enrolled, also whose record is damaged: they take no part in anything until they are removed. */
     public List<Gallery.Person> people() {
         return gallery.people();
+    }
+
+    /** Returns one person; also whose record is damaged; throws NOT_ENROLLED. */
+    public Gallery.Person person(int id) {
+        return gallery.person(id);
     }
 
     /**
@@ -438,7 +506,9 @@ public final class Device implements AutoCloseable {
      * Takes part in one round, or returns why not now; after a round the released model is taken over. Where the phone may
      * not work, or another thread takes part, nothing is sent. The journal keeps how it ended.
      *
-     * <p>Throws what {@link Participant#step} throws, and what {@link #connect} does; that is in the journal too.
+     * <p>Throws what {@link Participant#step} throws, and what {@link #connect} does; that is in the journal too. Whoever
+     * interrupts the thread while it waits has it end, too: by the outcome NOT_NOW, and the next call goes on with what was
+     * trained. {@link #participation} does the same for an app that wants to go on meanwhile.
      */
     public Outcome participate(Agreement agreement, Conditions conditions, Listener listener) {
         if (!busy.tryLock()) {
@@ -449,12 +519,31 @@ public final class Device implements AutoCloseable {
             journal.note(outcome, clock.unixMs());
             return outcome;
         } catch (MienException error) {
+            if (error.code() == ErrorCode.CANCELLED) {
+                return stopped(conditions);
+            }
             journal.note(error, clock.unixMs());
             throw error;
         } finally {
             releaseEngine();
             busy.unlock();
         }
+    }
+
+    private Outcome stopped(Conditions conditions) {
+        List<String> unmet = conditions.unmet();
+        Outcome outcome = Outcome.notNow(unmet.isEmpty() ? Participation.CANCELLED : String.join(", ", unmet));
+        journal.note(outcome, clock.unixMs());
+        return outcome;
+    }
+
+    /**
+     * Returns one try at a round as {@link #participate} makes it, for an app to run on an executor of its own and to cancel
+     * when it likes; nothing has begun yet.
+     */
+    public Participation participation(Agreement agreement, Conditions conditions, Listener listener) {
+        return new Participation(
+                own -> participate(agreement, () -> own.withOwn(conditions.unmet()), own.watching(listener)));
     }
 
     private Outcome step(Agreement agreement, Conditions conditions, Listener listener) {
@@ -474,17 +563,27 @@ public final class Device implements AutoCloseable {
 
     private void updateAfter(CoordinatorClient client, Listener listener) {
         try {
-            update(client, () -> listener.progress("uncosigned"));
+            update(client, () -> listener.on(Event.UNCOSIGNED));
         } catch (MienException error) {
             if (error.code() == ErrorCode.TRANSPARENCY) {
                 journal.note(error, clock.unixMs());
             }
-            listener.progress("update_postponed"); // the round is settled; the model that is here stays in use
+            listener.on(Event.UPDATE_POSTPONED); // the round is settled; the model that is here stays in use
         }
     }
 
+    /** Has the journal keep an error that the program around this device met, as it keeps those of rounds. */
+    public void note(MienException error) {
+        journal.note(error, clock.unixMs());
+    }
+
+    /** Returns the evidence of lies about the log of rounds, to hand on: JSON of hashes and signatures; empty where there is none. */
+    public String evidence() {
+        return logFiles.evidence();
+    }
+
     /** Returns what takes part in rounds over an open connection. */
-    public Participant participant(
+    Participant participant(
             CoordinatorClient client, Agreement agreement, Conditions conditions, Listener listener) {
         SecureRandom secure = new SecureRandom();
         RandomBytes chance =

@@ -7,6 +7,7 @@ import mien.client.enrol.Enroller;
 public final class DeviceEnroller implements Enroller {
     private final Device device;
 
+    /** Enrols into an open device. */
     public DeviceEnroller(Device device) {
         this.device = device;
     }

@@ -40,6 +40,8 @@ public enum ErrorCode {
     DATABASE("database"),
     /** Of this client alone: another program has this device's home open. */
     IN_USE("in_use"),
+    /** Of this client alone: whoever began the work stopped it; nothing is wrong with the network, nor lost. */
+    CANCELLED("cancelled"),
     /** One that a newer program has. */
     OTHER("other");
 
@@ -56,7 +58,7 @@ public enum ErrorCode {
 
     /** Returns whether the same call can succeed later, unchanged. */
     public boolean isTransient() {
-        return this == UNREACHABLE || this == DRAINING || this == RATE_LIMITED;
+        return this == UNREACHABLE || this == DRAINING || this == RATE_LIMITED || this == CANCELLED;
     }
 
     /** Returns whether a key cannot be reached now: what it sealed is as it was, and opens again later. */

@@ -13,17 +13,20 @@ import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Random;
+import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import mien.client.Clock;
 import mien.client.Device;
+import mien.client.Logs;
 import mien.client.MienException;
+import mien.client.Participation;
 import mien.client.Status;
 import mien.client.join.AttestedKey;
 import mien.client.join.FileIdentityKeys;
 import mien.client.join.IdentityKeys;
 import mien.client.people.Decision;
 import mien.client.people.Gallery;
+import mien.client.rounds.Event;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Listener;
 import mien.client.rounds.Outcome;
@@ -117,11 +120,12 @@ public final class Life {
     private final Settable clock = new Settable();
     private final Attested identityKeys;
     private final Device device;
+    private Participation round;
 
     private Life(Folder home) {
         FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
         identityKeys = new Attested(new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity")));
-        device = new Device(home, keys, identityKeys, clock, new Random());
+        device = Device.at(home.path("")).keys(keys).identityKeys(identityKeys).clock(clock).open();
     }
 
     public static void main(String[] arguments) throws IOException {
@@ -162,10 +166,16 @@ public final class Life {
             case "leave":
                 return facts("told", device.leave());
             case "log":
-                device.logFiles.beginAnew();
+                Logs.of(device).beginAnew();
                 return facts();
             case "status":
                 return status(device.status());
+            case "cancel":
+                round.cancel();
+                return facts();
+            case "halt":
+                Runtime.getRuntime().halt(9);
+                return facts();
             default:
                 return withPeople(told);
         }
@@ -234,7 +244,14 @@ public final class Life {
                         .withPeers((int) told.number("min_peer_age_days", 0), false);
         List<String> unmet = new CopyOnWriteArrayList<>(told.texts("unmet"));
         Meanwhile meanwhile = new Meanwhile(told, unmet);
-        Outcome outcome = device.participate(agreement, () -> Collections.unmodifiableList(unmet), meanwhile);
+        round = device.participation(agreement, () -> Collections.unmodifiableList(unmet), meanwhile);
+        round.run();
+        Outcome outcome;
+        try {
+            outcome = round.outcome().join();
+        } catch (CompletionException error) {
+            throw (RuntimeException) error.getCause();
+        }
         return facts(
                 "kind", outcome.kind.name(), "code", outcome.code, "reason", outcome.reason, "model_id", outcome.modelId,
                 "num_reports", outcome.numReports, "words", meanwhile.words, "disclosed", meanwhile.disclosed);
@@ -262,7 +279,8 @@ public final class Life {
         }
 
         @Override
-        public void progress(String word) {
+        public void on(Event event) {
+            String word = event.word();
             words.add(word);
             if (word.equals(at)) {
                 unmet.addAll(unmetThen);
@@ -298,7 +316,7 @@ public final class Life {
                 "num_sums_today", status.numSumsToday,
                 "stays_out", status.staysOut, "still_to_tell", status.stillToTell, "sent_bytes", status.sentBytes,
                 "received_bytes", status.receivedBytes, "journal", journal, "looks_up_rounds", status.looksUpRounds, "lies",
-                status.lies, "log_entries", device.logFiles.numEntries());
+                status.lies, "log_entries", Logs.of(device).numEntries());
     }
 
     private static Map<String, Object> facts(Object... namesAndValues) {

@@ -11,13 +11,12 @@ import java.util.EnumSet;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.Map;
-import java.util.Random;
 import java.util.Set;
 import java.util.stream.Stream;
 import mien.client.Clock;
 import mien.client.Device;
 import mien.client.MienException;
-import mien.client.join.FileIdentityKeys;
+import mien.client.rounds.Event;
 import mien.client.rounds.Listener;
 import mien.client.rounds.Outcome;
 import mien.client.rounds.Peek;
@@ -69,8 +68,7 @@ public final class Phone implements Listener {
     private static void run(Map<String, String> options) throws IOException {
         Folder home = new Folder(Paths.get(options.get("home")));
         FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
-        FileIdentityKeys identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
-        Device device = new Device(home, keys, identityKeys, Clock.system(), new Random());
+        Device device = Device.at(Paths.get(options.get("home"))).keysInFiles().open();
         tell("joined", "device", device.join(options.get("invite")).deviceId);
         Phone phone = new Phone(options, new Vault(home.folder("rounds"), keys, "rounds"));
         phone.enrol(device, home);
@@ -153,9 +151,9 @@ public final class Phone implements Listener {
     }
 
     @Override
-    public void progress(String word) {
-        tell("progress", "word", word);
-        if (word.equals("reported") && options.containsKey("sent")) {
+    public void on(Event event) {
+        tell("progress", "word", event.word());
+        if (event == Event.REPORTED && options.containsKey("sent")) {
             numSent++;
             String file = options.get("sent") + (numSent == 1 ? "" : "-" + numSent);
             try {
@@ -164,7 +162,7 @@ public final class Phone implements Listener {
                 throw new UncheckedIOException(error);
             }
         }
-        if (word.equals(options.get("halt-at"))) {
+        if (event.word().equals(options.get("halt-at"))) {
             Runtime.getRuntime().halt(9);
         }
     }

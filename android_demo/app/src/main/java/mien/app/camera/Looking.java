@@ -2,6 +2,7 @@ package mien.app.camera;
 
 import android.app.Activity;
 import java.util.function.Consumer;
+import mien.app.Work;
 import mien.client.MienException;
 import mien.client.vision.Frame;
 import mien.client.vision.Yuv;
@@ -48,6 +49,8 @@ public final class Looking<R> {
             tell(current, () -> took.accept(result));
         } catch (MienException error) {
             tell(current, () -> failed.accept(error));
+        } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
+            tell(current, () -> failed.accept(Work.unforeseen(error)));
         } finally {
             frame.wipe();
         }

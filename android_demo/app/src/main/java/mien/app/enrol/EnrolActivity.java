@@ -99,13 +99,13 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     /** Returns a session that may begin; whatever can refuse this person does so before the camera looks. */
     private EnrolmentSession begun(Consent consent) {
-        for (Gallery.Person person : phone().device.people()) {
+        for (Gallery.Person person : phone().device().people()) {
             if (person.name.equals(name)) {
                 throw new MienException(ErrorCode.ALREADY_EXISTS, "somebody of that name is enrolled; choose another");
             }
         }
-        FaceReader reader = Faces.prepare(getApplicationContext(), phone().device);
-        return new EnrolmentSession(name, consent, reader, new DeviceEnroller(phone().device), NUM_PICTURES);
+        FaceReader reader = Faces.prepare(getApplicationContext(), phone().device());
+        return new EnrolmentSession(name, consent, reader, new DeviceEnroller(phone().device()), NUM_PICTURES);
     }
 
     private void sayWhyNot(MienException error) {

@@ -62,7 +62,7 @@ public final class JoinActivity extends Screen {
         String url = text();
         findViewById(R.id.join).setEnabled(false);
         say(getString(R.string.join_working));
-        ask(() -> phone().device.join(url), this::joined, this::failed);
+        ask(() -> phone().device().join(url), this::joined, this::failed);
     }
 
     private void joined(Identity identity) {
@@ -70,7 +70,7 @@ public final class JoinActivity extends Screen {
         setText(R.id.joined, getString(R.string.join_joined, identity.population));
         step(R.id.joined);
         say(getString(R.string.join_fetching));
-        ask(() -> phone().device.update(), changed -> ready(), this::withoutModel);
+        ask(() -> phone().device().update(), changed -> ready(), this::withoutModel);
     }
 
     private void ready() {

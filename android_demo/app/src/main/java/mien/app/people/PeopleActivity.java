@@ -7,6 +7,7 @@ import mien.app.OwnersScreen;
 import mien.app.R;
 import mien.app.Rows;
 import mien.app.enrol.EnrolActivity;
+import mien.client.Device;
 import mien.client.people.Gallery;
 
 /** Who is enrolled. */
@@ -36,17 +37,25 @@ public final class PeopleActivity extends OwnersScreen {
     }
 
     private void refresh() {
-        work(() -> phone().device.people(), this::showPeople);
+        work(this::looked, Runnable::run);
     }
 
-    private void showPeople(List<Gallery.Person> people) {
+    /** Returns what shows everybody; beside the main thread. */
+    private Runnable looked() {
+        Device device = phone().device();
+        List<Gallery.Person> people = device.people();
+        boolean hasJoined = device.hasJoined();
+        return () -> showPeople(people, hasJoined);
+    }
+
+    private void showPeople(List<Gallery.Person> people, boolean hasJoined) {
         Rows rows = new Rows(findViewById(R.id.people));
         for (Gallery.Person person : people) {
             rows.way(Facts.name(this, person), Facts.of(this, person), () -> open(person.id));
         }
         setVisible(R.id.nobody, people.isEmpty());
         // Nobody can be enrolled before there is a model to enrol with.
-        setVisible(R.id.enrol, phone().device.hasJoined() && phone().choices.recognises());
+        setVisible(R.id.enrol, hasJoined && phone().choices.recognises());
     }
 
     private void open(int person) {

@@ -40,7 +40,7 @@ public final class PersonActivity extends OwnersScreen {
     }
 
     private void refresh() {
-        work(() -> phone().device.gallery.person(id), this::showPerson);
+        work(() -> phone().device().person(id), this::showPerson);
     }
 
     private void showPerson(Gallery.Person person) {
@@ -57,9 +57,9 @@ public final class PersonActivity extends OwnersScreen {
     private void agree(boolean agrees) {
         work(
                 () -> {
-                    phone().device.setConsent(id, agrees);
+                    phone().device().setConsent(id, agrees);
                     phone().settle(this);
-                    return phone().device.gallery.person(id);
+                    return phone().device().person(id);
                 },
                 this::showPerson,
                 error -> showKept(error, !agrees));
@@ -68,7 +68,7 @@ public final class PersonActivity extends OwnersScreen {
     /** What failed may have been stored or not: the switch shows what is, or what was where that cannot be read. */
     private void showKept(MienException error, boolean before) {
         say(error);
-        work(() -> phone().device.gallery.person(id), this::showPerson, again -> trains.setChecked(before));
+        work(() -> phone().device().person(id), this::showPerson, again -> trains.setChecked(before));
     }
 
     private void askToRemove() {
@@ -83,7 +83,7 @@ public final class PersonActivity extends OwnersScreen {
     private void remove() {
         work(
                 () -> {
-                    phone().device.remove(id);
+                    phone().device().remove(id);
                     phone().settle(this);
                     return id;
                 },

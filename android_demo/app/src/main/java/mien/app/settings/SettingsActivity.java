@@ -42,7 +42,7 @@ public final class SettingsActivity extends Screen {
     protected void onResume() {
         super.onResume();
         showPrivacy();
-        work(() -> phone().device.status(), this::showStatus);
+        work(() -> phone().device().status(), this::showStatus);
     }
 
     private void showStatus(Status status) {
@@ -62,7 +62,7 @@ public final class SettingsActivity extends Screen {
     /** Returns the model in use, null where there is none yet. */
     private Model model() {
         try {
-            return phone().device.recogniser().model;
+            return phone().device().recogniser().model;
         } catch (MienException error) {
             if (error.code() == ErrorCode.NOT_FOUND) {
                 return null;
@@ -146,10 +146,10 @@ public final class SettingsActivity extends Screen {
     private void update() {
         say(getString(R.string.model_updating));
         ask(
-                () -> phone().device.update(),
+                () -> phone().device().update(),
                 changed -> {
                     say(getString(changed ? R.string.model_updated : R.string.model_current));
-                    work(() -> phone().device.status(), this::showStatus);
+                    work(() -> phone().device().status(), this::showStatus);
                 });
     }
 

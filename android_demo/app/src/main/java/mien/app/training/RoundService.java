@@ -64,7 +64,8 @@ public final class RoundService extends Service {
             startForeground(ID, notification(R.string.stage_connecting), ServiceInfo.FOREGROUND_SERVICE_TYPE_DATA_SYNC);
             return true;
         } catch (IllegalStateException error) { // ForegroundServiceStartNotAllowedException, which Android 10 and 11 lack
-            Phone.of(this).device.journal.note(Work.unforeseen(error), System.currentTimeMillis());
+            Phone phone = Phone.of(this);
+            phone.work.run(() -> phone.device().note(Work.unforeseen(error)));
             return false;
         }
     }
@@ -97,7 +98,7 @@ public final class RoundService extends Service {
 
     private void show(Training training) {
         if (training.isRunning()) {
-            getSystemService(NotificationManager.class).notify(ID, notification(Stages.sentence(training.stage())));
+            getSystemService(NotificationManager.class).notify(ID, notification(training.stage()));
         }
     }
 

@@ -1,38 +1,36 @@
 package mien.app.training;
 
 import mien.app.R;
+import mien.client.rounds.Event;
 
-/** What a phone does in a round, by the words of the client's listener. */
+/** What a phone does in a round, in the owner's language. */
 final class Stages {
     private Stages() {}
 
-    static int sentence(String word) {
-        switch (word) {
-            case "waiting":
-                return R.string.stage_waiting;
-            case "fetching":
+    static int sentence(Event event) {
+        switch (event) {
+            case FETCHING:
                 return R.string.stage_fetching;
-            case "training":
+            case TRAINING:
                 return R.string.stage_training;
-            case "summing":
+            case SUMMING:
                 return R.string.stage_summing;
-            case "uncosigned":
+            case UNCOSIGNED:
                 return R.string.stage_uncosigned;
-            case "summed":
-            case "trained":
-            case "reported":
+            case SUMMED:
+            case TRAINED:
+            case REPORTED:
                 return R.string.stage_trained;
-            case "keys":
-            case "shares":
-            case "consistency":
+            case KEYS:
+            case SHARES:
+            case CONSISTENCY:
                 return R.string.stage_keys;
-            case "upload":
-            case "uploading":
+            case UPLOAD:
                 return R.string.stage_uploading;
-            case "uploaded":
-            case "unmask":
+            case UPLOADED:
+            case UNMASK:
                 return R.string.stage_uploaded;
-            case "resumed":
+            case RESUMED:
                 return R.string.stage_resumed;
             default:
                 return R.string.stage_connecting;

@@ -3,15 +3,14 @@ package mien.app.training;
 import android.content.Context;
 import android.os.Handler;
 import android.os.Looper;
-import java.util.Arrays;
-import java.util.HashSet;
 import java.util.List;
-import java.util.Set;
 import java.util.concurrent.CopyOnWriteArrayList;
 import mien.app.Phone;
+import mien.app.R;
 import mien.app.Work;
 import mien.client.Clock;
 import mien.client.MienException;
+import mien.client.rounds.Event;
 import mien.client.rounds.Listener;
 import mien.client.rounds.Outcome;
 import mien.client.tasks.Disclosure;
@@ -26,15 +25,13 @@ public final class Training implements Listener {
     private static final long FAILED_PAUSE_MS = 60_000;
 
     private static final long LONGEST_END_MS = 60_000;
-    /** In these the thread asks itself whether it may go on, and writes what must not be lost. */
-    private static final Set<String> COMPUTING = new HashSet<>(Arrays.asList("training", "trained", "summing", "summed"));
-
     private final Handler main = new Handler(Looper.getMainLooper());
     private final Phone phone;
     private PhoneConditions conditions;
     private Thread thread;
     private final List<Runnable> hearing = new CopyOnWriteArrayList<>();
-    private volatile String stage = "";
+    private volatile int stage = R.string.stage_connecting;
+    private volatile boolean isComputing;
     private volatile Disclosure told;
 
     public Training(Phone phone) {
@@ -51,8 +48,8 @@ public final class Training implements Listener {
         return thread != null;
     }
 
-    /** Returns the word for what is being done; empty where nothing is. */
-    String stage() {
+    /** Returns the sentence for what is being done, where anything is. */
+    int stage() {
         return stage;
     }
 
@@ -89,7 +86,7 @@ public final class Training implements Listener {
             return false;
         }
         conditions = allowed;
-        stage = "connecting";
+        stage = R.string.stage_connecting;
         thread = new Thread(() -> run(allowed, once, ended), "mien-training");
         thread.start();
         changed();
@@ -100,7 +97,7 @@ public final class Training implements Listener {
     public synchronized void stop() {
         if (thread != null) {
             conditions.stop();
-            if (!COMPUTING.contains(stage)) {
+            if (!isComputing) {
                 thread.interrupt();
             }
         }
@@ -131,15 +128,24 @@ public final class Training implements Listener {
             phone.choices.tryAgainAt(Math.max(nextMs, phone.choices.nextTryMs())); // stopped while it waits for that time, say
         } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
             phone.choices.tryAgainAt(System.currentTimeMillis() + FAILED_PAUSE_MS);
-            phone.device.journal.note(Work.unforeseen(error), System.currentTimeMillis());
+            note(Work.unforeseen(error));
         } finally {
             synchronized (this) {
                 thread = null;
             }
-            stage = "";
+            isComputing = false;
             told = null;
             changed();
             main.post(ended);
+        }
+    }
+
+    /** Where it cannot be noted, the disk full say, the next time is told of it all the same. */
+    private void note(MienException error) {
+        try {
+            phone.device().note(error);
+        } catch (MienException unnoted) {
+            // Nobody is there to be told, and no error of a thread's ends the app.
         }
     }
 
@@ -148,7 +154,7 @@ public final class Training implements Listener {
             return;
         }
         while (!allowed.isStopped()) {
-            Outcome outcome = phone.device.participate(phone.choices.agreement(), allowed, this);
+            Outcome outcome = phone.device().participate(phone.choices.agreement(), allowed, this);
             if (outcome.kind == Outcome.Kind.NOT_NOW || (outcome.round != null && once)) {
                 return;
             }
@@ -169,7 +175,8 @@ public final class Training implements Listener {
             return false;
         }
         if (pauseMs > 0) {
-            progress("waiting");
+            stage = R.string.stage_waiting;
+            changed();
             Clock.system().sleep(pauseMs);
         }
         return true;
@@ -182,8 +189,9 @@ public final class Training implements Listener {
     }
 
     @Override
-    public void progress(String word) {
-        stage = word;
+    public void on(Event event) {
+        stage = Stages.sentence(event);
+        isComputing = event.isComputing();
         changed();
     }
 

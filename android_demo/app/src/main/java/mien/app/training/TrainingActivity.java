@@ -57,7 +57,7 @@ public final class TrainingActivity extends Screen {
     }
 
     private void refresh() {
-        work(() -> phone().device.status(), this::showStatus);
+        work(() -> phone().device().status(), this::showStatus);
     }
 
     private void showStatus(Status status) {
@@ -89,7 +89,7 @@ public final class TrainingActivity extends Screen {
     /** Has the owner choose by what to hand on the evidence of lies. */
     private void handOn() {
         work(
-                () -> phone().device.logFiles.evidence(),
+                () -> phone().device().evidence(),
                 evidence -> {
                     Intent given = new Intent(Intent.ACTION_SEND).setType("text/plain").putExtra(Intent.EXTRA_TEXT, evidence);
                     startActivity(Intent.createChooser(given, getString(R.string.lie_title)));
@@ -128,7 +128,7 @@ public final class TrainingActivity extends Screen {
     }
 
     private String running() {
-        String stage = getString(Stages.sentence(phone().training.stage()));
+        String stage = getString(phone().training.stage());
         Disclosure told = phone().training.told();
         if (told == null) {
             return stage;
@@ -225,7 +225,7 @@ public final class TrainingActivity extends Screen {
         work(
                 () -> {
                     phone().settle(this);
-                    return phone().device.status();
+                    return phone().device().status();
                 },
                 this::showStatus);
     }

@@ -20,6 +20,7 @@ import mien.app.camera.Looking;
 import mien.app.camera.Viewfinder;
 import mien.client.Device;
 import mien.client.MienException;
+import mien.client.enrol.Lockout;
 import mien.client.enrol.VerifySession;
 import mien.client.people.Decision;
 import mien.client.people.Gallery;
@@ -64,7 +65,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         hint(R.string.verify_preparing);
         setVisible(R.id.verify_hint, true);
         setVisible(R.id.verify_next, false);
-        work(() -> Faces.prepare(getApplicationContext(), phone().device), this::prepared, this::notPrepared);
+        work(() -> Faces.prepare(getApplicationContext(), phone().device()), this::prepared, this::notPrepared);
     }
 
     private void prepared(FaceReader found) {
@@ -83,10 +84,16 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     /** Begins an attempt, or counts down to when one is allowed. */
     private void begin() {
         clock.removeCallbacksAndMessages(null);
-        work(phone().lockout::waitMs, this::beginAfter);
+        work(
+                () -> {
+                    Lockout lockout = phone().lockout();
+                    long waitMs = lockout.waitMs();
+                    return () -> beginAfter(lockout, waitMs);
+                },
+                Runnable::run);
     }
 
-    private void beginAfter(long waitMs) {
+    private void beginAfter(Lockout lockout, long waitMs) {
         if (isAnswered) {
             return; // by the phone's own lock, meanwhile
         }
@@ -95,7 +102,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
             countDown();
             return;
         }
-        looking.begin(new VerifySession(reader, this::isThem, phone().lockout, null)::offer);
+        looking.begin(new VerifySession(reader, this::isThem, lockout, null)::offer);
         setVisible(R.id.verify_answer, false);
         setVisible(R.id.verify_next, false);
         setVisible(R.id.camera_place, true);
@@ -104,7 +111,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     }
 
     private boolean isThem(byte[] crop) {
-        Device device = phone().device;
+        Device device = phone().device();
         decision = person() == 0 ? device.identify(crop) : device.verify(person(), crop);
         return decision.isMatch();
     }
@@ -254,7 +261,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         phone().owner.came();
         work(
                 () -> {
-                    phone().lockout.clear();
+                    phone().lockout().clear();
                     return true;
                 },
                 cleared -> sayYes(getString(R.string.verify_by_pin)));

@@ -78,7 +78,7 @@ public final class WelcomeActivity extends Screen {
     private boolean settled(boolean stops) {
         Phone phone = phone();
         if (stops) {
-            withdrawAll(phone.device);
+            withdrawAll(phone.device());
         }
         phone.settle(this);
         return true;

@@ -4,14 +4,21 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertNull;
 
+import android.app.Activity;
+import android.graphics.Bitmap;
 import android.graphics.Matrix;
+import android.os.Looper;
 import android.util.Size;
 import android.view.Surface;
 import android.view.View;
+import mien.client.ErrorCode;
+import mien.client.MienException;
 import org.junit.Test;
 import org.junit.runner.RunWith;
+import org.robolectric.Robolectric;
 import org.robolectric.RobolectricTestRunner;
 import org.robolectric.RuntimeEnvironment;
+import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
 
@@ -79,5 +86,19 @@ public class CameraTest {
         view.measure(
                 View.MeasureSpec.makeMeasureSpec(width, View.MeasureSpec.EXACTLY),
                 View.MeasureSpec.makeMeasureSpec(height, View.MeasureSpec.EXACTLY));
+    }
+
+    @Test
+    public void whatNobodyForesawBeforeTheCameraEndsNoApp() {
+        Activity screen = Robolectric.buildActivity(Activity.class).setup().get();
+        MienException[] told = new MienException[1];
+        Looking<String> looking = new Looking<>(screen, took -> {}, error -> told[0] = error);
+        looking.begin(
+                frame -> {
+                    throw new OutOfMemoryError("no room for the detector");
+                });
+        looking.onFrame(Pictures.yuv(Bitmap.createBitmap(64, 64, Bitmap.Config.ARGB_8888), 0), 0);
+        Shadows.shadowOf(Looper.getMainLooper()).idle();
+        assertEquals(ErrorCode.OTHER, told[0].code());
     }
 }

@@ -107,7 +107,7 @@ public class EnrolTest extends ScreenRunner {
         assertEquals(screen.getString(R.string.look_straight), text(screen, R.id.enrol_hint));
         for (int i = 0; i < SWEEP.length; i++) {
             assertEquals(screen.getString(R.string.enrol_progress, i, SWEEP.length), text(screen, R.id.enrol_progress));
-            assertTrue("nothing is stored before the end", phone().device.people().isEmpty());
+            assertTrue("nothing is stored before the end", device().people().isEmpty());
             camera[0].look(Pictures.face(ADA, SWEEP[i]));
             if (i == 1) {
                 assertEquals(screen.getString(R.string.enrol_turn_right), text(screen, R.id.enrol_hint));
@@ -118,7 +118,7 @@ public class EnrolTest extends ScreenRunner {
         assertNull("the camera is let go", camera[0].listener);
         assertFalse("training is on", isShown(screen, R.id.enrol_off) || isShown(screen, R.id.enrol_training));
         draw(screen, "enrol-done");
-        Gallery.Person ada = phone().device.people().get(0);
+        Gallery.Person ada = device().people().get(0);
         assertEquals("Ada", ada.name);
         assertTrue(ada.trains);
         assertEquals(SWEEP.length, ada.numImages());
@@ -136,7 +136,7 @@ public class EnrolTest extends ScreenRunner {
             camera[0].look(Pictures.face(ADA, number));
         }
         await("it is stored", () -> isShown(screen, R.id.enrol_end));
-        assertTrue("Ada's own agreement is kept", phone().device.people().get(0).trains);
+        assertTrue("Ada's own agreement is kept", device().people().get(0).trains);
         assertFalse("the owner's no, too", phone().choices.trains());
         assertTrue(isShown(screen, R.id.enrol_off));
         draw(screen, "enrol-off-de");
@@ -166,7 +166,7 @@ public class EnrolTest extends ScreenRunner {
 
     @Test
     public void leavingKeepsNothingAndLosesNothing() throws Exception {
-        phone().device.enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
+        device().enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
         ActivityController<EnrolActivity> second = open();
         begin(second.get(), "Grace", false);
         camera[0].look(Pictures.face(ADA, SWEEP[0]));
@@ -178,14 +178,14 @@ public class EnrolTest extends ScreenRunner {
         second.get().findViewById(R.id.enrol_cancel).performClick();
         assertTrue(second.get().isFinishing());
         second.pause().stop().destroy();
-        assertEquals(1, phone().device.people().size());
-        assertFalse("nobody agreed to training", phone().device.people().get(0).trains);
+        assertEquals(1, device().people().size());
+        assertFalse("nobody agreed to training", device().people().get(0).trains);
     }
 
     @Test
     @Config(qualifiers = ScreenRunner.GERMAN, fontScale = 1.6f)
     public void aNameThatIsTakenIsSaidBeforeTheCameraLooks() throws IOException {
-        phone().device.enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
+        device().enrol("Ada", new byte[][] {new byte[112 * 112 * 3]}, false);
         Activity screen = open().get();
         agree(screen, " Ada", false);
         screen.findViewById(R.id.enrol_begin).performClick();
@@ -198,16 +198,16 @@ public class EnrolTest extends ScreenRunner {
 
     /** Enrols Ada, has the camera see her again as Eve, and returns the screen once it asks about that. */
     private Activity askedAboutEve() throws Exception {
-        FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), phone().device);
+        FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), device());
         byte[] crop = reader.look(Pictures.yuv(Pictures.face(ADA, SWEEP[0]), 0).upright(0, false)).crop();
-        phone().device.enrol("Ada", new byte[][] {crop}, false);
+        device().enrol("Ada", new byte[][] {crop}, false);
         Activity screen = open().get();
         begin(screen, "Eve", false);
         for (int number : SWEEP) {
             camera[0].look(Pictures.face(ADA, number));
         }
         await("it is asked", () -> ShadowAlertDialog.getLatestAlertDialog() != null);
-        assertEquals("nobody is stored before the answer", 1, phone().device.people().size());
+        assertEquals("nobody is stored before the answer", 1, device().people().size());
         return screen;
     }
 
@@ -220,7 +220,7 @@ public class EnrolTest extends ScreenRunner {
         drawDialog(asks, "enrol-known");
         asks.getButton(AlertDialog.BUTTON_NEGATIVE).performClick();
         await("it is over", screen::isFinishing);
-        assertEquals(1, phone().device.people().size());
+        assertEquals(1, device().people().size());
     }
 
     @Test
@@ -234,10 +234,10 @@ public class EnrolTest extends ScreenRunner {
         Shadows.shadowOf(Looper.getMainLooper()).idle();
         Intent question = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
         assertEquals("android.app.action.CONFIRM_DEVICE_CREDENTIAL", question.getAction());
-        assertEquals("nor before the lock was opened", 1, phone().device.people().size());
+        assertEquals("nor before the lock was opened", 1, device().people().size());
         Shadows.shadowOf(screen).receiveResult(question, Activity.RESULT_OK, null);
         await("it is stored", () -> isShown(screen, R.id.enrol_end));
-        assertEquals("Eve", phone().device.people().get(1).name);
+        assertEquals("Eve", device().people().get(1).name);
     }
 
     @Test
@@ -250,7 +250,7 @@ public class EnrolTest extends ScreenRunner {
         Intent question = Shadows.shadowOf(screen).getNextStartedActivityForResult().intent;
         Shadows.shadowOf(screen).receiveResult(question, Activity.RESULT_CANCELED, null);
         assertTrue(screen.isFinishing());
-        assertEquals(1, phone().device.people().size());
+        assertEquals(1, device().people().size());
     }
 
     @Test
@@ -263,7 +263,7 @@ public class EnrolTest extends ScreenRunner {
         }
         await("it is said", () -> isShown(screen, R.id.message));
         assertEquals(screen.getString(R.string.enrol_unlike), text(screen, R.id.message));
-        assertTrue(phone().device.people().isEmpty());
+        assertTrue(device().people().isEmpty());
         assertEquals("the name need not be typed again", "Ada", text(screen, R.id.enrol_name));
         drawWhole(screen, "enrol-unlike");
     }

@@ -58,7 +58,7 @@ public class JoinTest extends ScreenRunner {
         assertTrue(registrar, registrar.startsWith("0011 2233 4455 6677\n8899 aabb"));
         assertTrue(isShown(screen, R.id.uncompared));
         assertTrue(isShown(screen, R.id.join));
-        assertFalse(phone().device.hasJoined());
+        assertFalse(device().hasJoined());
         drawWhole(screen, "join-compare");
     }
 
@@ -84,7 +84,7 @@ public class JoinTest extends ScreenRunner {
             screen.findViewById(R.id.join).performClick();
             await("it is refused", () -> isRefused(screen));
             assertTrue("another try is possible", screen.findViewById(R.id.join).isEnabled());
-            assertFalse(phone().device.hasJoined());
+            assertFalse(device().hasJoined());
             drawWhole(screen, "join-stranger-night");
         }
     }
@@ -106,13 +106,13 @@ public class JoinTest extends ScreenRunner {
             screen.findViewById(R.id.join).performClick();
             String told = "This invite does not work: it is cut off, expired or used up. Ask for a new one.";
             await("that is said", () -> text(screen, R.id.message).equals(told));
-            assertFalse(phone().device.hasJoined());
+            assertFalse(device().hasJoined());
             screen.findViewById(R.id.other).performClick();
             assertFalse("the message goes with the invite", isShown(screen, R.id.message));
             typed(screen, registrar.invite('B'));
             screen.findViewById(R.id.join).performClick();
             await("another one works", () -> isShown(screen, R.id.joined));
-            assertTrue(phone().device.hasJoined());
+            assertTrue(device().hasJoined());
             assertEquals("its token is nobody's business", "", text(screen, R.id.invite));
         }
     }
@@ -136,7 +136,7 @@ public class JoinTest extends ScreenRunner {
     public void anotherFleetIsNotJoinedBesides() throws IOException, GeneralSecurityException {
         try (Registrar own = new Registrar();
                 Registrar other = new Registrar()) {
-            phone().device.join(own.invite('A'));
+            device().join(own.invite('A'));
             Activity screen = opened();
             typed(screen, other.invite('A'));
             screen.findViewById(R.id.join).performClick();

@@ -34,6 +34,7 @@ import mien.app.ScreenRunner;
 import mien.app.enrol.EnrolActivity;
 import mien.app.settings.LimitActivity;
 import mien.app.training.TrainingActivity;
+import mien.client.Inside;
 import mien.client.people.Gallery;
 import org.junit.Test;
 import org.robolectric.Robolectric;
@@ -77,8 +78,8 @@ public class PeopleTest extends ScreenRunner {
         assertFalse(screen.findViewById(R.id.person_trains).isEnabled());
         screen.findViewById(R.id.person_remove).performClick();
         ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();
-        await("they are removed", () -> phone().device.people().size() == 1);
-        assertEquals("Grace", phone().device.people().get(0).name);
+        await("they are removed", () -> device().people().size() == 1);
+        assertEquals("Grace", device().people().get(0).name);
     }
 
     @Test
@@ -229,11 +230,11 @@ public class PeopleTest extends ScreenRunner {
         screen.findViewById(R.id.person_remove).performClick();
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
         drawDialog(asks, "person-remove");
-        assertEquals("nothing is removed before the answer", 2, phone().device.people().size());
+        assertEquals("nothing is removed before the answer", 2, device().people().size());
         asks.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
         await("the screen closes", screen::isFinishing);
-        assertEquals(1, phone().device.people().size());
-        assertEquals("Grace", phone().device.people().get(0).name);
+        assertEquals(1, device().people().size());
+        assertEquals("Grace", device().people().get(0).name);
     }
 
     @Test
@@ -255,14 +256,14 @@ public class PeopleTest extends ScreenRunner {
         assertFalse(Files.exists(home));
         assertNotEquals("a new phone begins", before, phone());
         assertFalse(phone().choices.welcomed());
-        assertTrue(phone().device.people().isEmpty());
+        assertTrue(device().people().isEmpty());
     }
 
     @Test
     public void turningTheScreenLosesNothingOfADeletion() throws IOException, GeneralSecurityException {
         join();
         phone().choices.agree(true, true);
-        String device = phone().device.identity().deviceId;
+        String device = device().identity().deviceId;
         // The coordinator is away, and knows already: nobody has to be waited for.
         Files.write(phoneHome().resolve("participation.json"), "{\"wanted\":true,\"told\":true}".getBytes(StandardCharsets.UTF_8));
         ActivityController<DeleteActivity> controller = Robolectric.buildActivity(DeleteActivity.class).setup();
@@ -298,11 +299,11 @@ public class PeopleTest extends ScreenRunner {
 
     private static int enrol(String name, int pictures, boolean agrees) {
         byte[][] crops = new byte[pictures][112 * 112 * 3];
-        return phone().device.gallery.enrol(name, crops, new float[] {1, 0}, "model", System.currentTimeMillis(), agrees);
+        return Inside.gallery(device()).enrol(name, crops, new float[] {1, 0}, "model", System.currentTimeMillis(), agrees);
     }
 
     private static Gallery.Person person(int id) {
-        return phone().device.gallery.person(id);
+        return Inside.gallery(device()).person(id);
     }
 
     private static boolean isSecure(Activity screen) {

@@ -34,6 +34,7 @@ import mien.app.MainActivity;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.client.ErrorCode;
+import mien.client.Inside;
 import mien.client.MienException;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Outcome;
@@ -81,7 +82,7 @@ public class TrainingTest extends ScreenRunner {
     public void aPhoneThatTrainsSaysWhatItDid() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         at(true, false, true);
-        Journal journal = phone().device.journal;
+        Journal journal = Inside.journal(device());
         journal.note(Outcomes.refused("config", "task 'all' lets the coordinator see sums over 4 devices, less than 16"), NOON_MS);
         journal.note(Outcomes.counted(24), NOON_MS + 3_600_000);
         journal.count(4_300_000, 4_800_000);
@@ -113,10 +114,10 @@ public class TrainingTest extends ScreenRunner {
     @Test
     public void aLieIsShownAndItsEvidenceHandedOn() throws IOException, GeneralSecurityException {
         joinAndEnrol();
-        Journal journal = phone().device.journal;
+        Journal journal = Inside.journal(device());
         journal.note(Outcomes.refused("transparency", "another log than before; nothing was trained"), NOON_MS);
         journal.note(Outcomes.enough(), NOON_MS + 3_600_000);
-        Outcomes.lie(phone().device.logFiles, "the coordinator shows another log than before");
+        Outcomes.lie(Inside.logFiles(device()), "the coordinator shows another log than before");
         Activity screen = opened();
         assertEquals("The coordinator lied", rowTitle(screen, R.id.training_past, 0));
         assertEquals("In enough sums for now", rowTitle(screen, R.id.training_past, 1));
@@ -139,7 +140,7 @@ public class TrainingTest extends ScreenRunner {
         joinAndEnrol();
         Activity screen = opened();
         Switch takesPart = screen.findViewById(R.id.training_switch);
-        phone().settle(context());
+        settle();
         assertNotNull(planned());
         takesPart.performClick();
         await("it is paused", () -> text(screen, R.id.training_state).equals("Angehalten"));
@@ -154,7 +155,7 @@ public class TrainingTest extends ScreenRunner {
     public void theOwnersNoHoldsWhoeverAgrees() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         phone().choices.agree(true, false);
-        phone().settle(context());
+        settle();
         assertFalse("nobody else says yes", phone().choices.trains());
         assertNull("nothing is planned", planned());
         at(true, true, false);
@@ -199,15 +200,15 @@ public class TrainingTest extends ScreenRunner {
 
     @Test
     public void theNightIsPlannedOnceSomebodyAgreed() throws IOException, GeneralSecurityException {
-        phone().settle(context());
+        settle();
         assertNull("nobody agreed", planned());
         int ada = joinAndEnrol();
-        phone().settle(context());
+        settle();
         JobInfo job = planned();
         assertTrue(job.isRequireCharging() && job.isRequireDeviceIdle() && job.isPersisted() && job.isPeriodic());
         assertTrue(job.getRequiredNetwork().hasCapability(NetworkCapabilities.NET_CAPABILITY_NOT_METERED));
-        phone().device.setConsent(ada, false);
-        phone().settle(context());
+        device().setConsent(ada, false);
+        settle();
         assertNull("agreement was withdrawn", planned());
     }
 
@@ -219,7 +220,7 @@ public class TrainingTest extends ScreenRunner {
         assertTrue("it works beside the main thread", job.onStartJob(null));
         await("it ends", () -> Shadows.shadowOf(job).getIsJobFinished());
         assertFalse(phone().training.isRunning());
-        Journal.Entry entry = phone().device.journal.entries().get(0);
+        Journal.Entry entry = Inside.journal(device()).entries().get(0);
         assertEquals(Outcome.Kind.NOT_NOW, entry.kind);
         assertEquals("charging, idle", entry.reason);
         Activity screen = opened();
@@ -259,7 +260,7 @@ public class TrainingTest extends ScreenRunner {
         join();
         phone().choices.agree(true, true);
         byte[][] crops = new byte[4][112 * 112 * 3];
-        return phone().device.gallery.enrol("Ada", crops, new float[] {1, 0}, "model", NOON_MS, true);
+        return Inside.gallery(device()).enrol("Ada", crops, new float[] {1, 0}, "model", NOON_MS, true);
     }
 
     private static Activity opened() {
@@ -271,7 +272,7 @@ public class TrainingTest extends ScreenRunner {
     @Test
     public void theNightBeginsWhenTheCoordinatorSaid() throws IOException, GeneralSecurityException {
         joinAndEnrol();
-        phone().settle(context());
+        settle();
         at(true, true, false);
         long later = System.currentTimeMillis() + 50 * 60_000;
         phone().choices.tryAgainAt(later);
@@ -300,10 +301,10 @@ public class TrainingTest extends ScreenRunner {
     @Test
     public void nothingIsPlannedWhileANightsRoundIsUnderWay() throws IOException, GeneralSecurityException {
         joinAndEnrol();
-        phone().settle(context());
+        settle();
         at(true, true, false);
         TrainingJob once = Robolectric.buildService(TrainingJob.class).create().get();
-        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+        synchronized (Inside.journal(device())) { // which every try at a round writes to: none ends meanwhile
             assertTrue(once.onStartJob(null));
             assertFalse("one trains", Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
             assertNull("Android would stop the job that trains, and start it each minute", next());
@@ -320,10 +321,10 @@ public class TrainingTest extends ScreenRunner {
     @Test
     public void theNightGoesOnAfterARoundOfTheOwners() throws IOException, GeneralSecurityException {
         joinAndEnrol();
-        phone().settle(context());
+        settle();
         at(true, true, false);
         RoundService service;
-        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+        synchronized (Inside.journal(device())) { // which every try at a round writes to: none ends meanwhile
             service = taking(1).get();
             assertTrue(phone().training.isRunning());
             assertFalse(Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
@@ -345,7 +346,7 @@ public class TrainingTest extends ScreenRunner {
         assertEquals("a second start may be on its way, and Android keeps the service for it", 1, shown.getStopSelfId());
         service.startCommand(0, 2);
         phone().training.stopAndWait(); // what says so on the main thread comes after the third
-        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+        synchronized (Inside.journal(device())) { // which every try at a round writes to: none ends meanwhile
             service.startCommand(0, 3);
             Shadows.shadowOf(Looper.getMainLooper()).idle();
             assertTrue(phone().training.isRunning());
@@ -366,13 +367,13 @@ public class TrainingTest extends ScreenRunner {
         phone().choices.tryAgainAt(System.currentTimeMillis() + 50 * 60_000);
         assertTrue(phone().training.startNow(context(), () -> ended[0] = true));
         await("so long nobody waits", () -> ended[0]);
-        assertEquals("and nothing was asked", Collections.emptyList(), phone().device.journal.entries());
+        assertEquals("and nothing was asked", Collections.emptyList(), Inside.journal(device()).entries());
         ended[0] = false;
         long near = System.currentTimeMillis() + 4 * 60_000;
         phone().choices.tryAgainAt(near);
         assertTrue(phone().training.startNow(context(), () -> ended[0] = true));
-        await("a near one is waited for", () -> phone().training.stage().equals("waiting"));
-        assertEquals(Collections.emptyList(), phone().device.journal.entries());
+        await("a near one is waited for", () -> phone().training.stage() == R.string.stage_waiting);
+        assertEquals(Collections.emptyList(), Inside.journal(device()).entries());
         phone().training.stop();
         await("it can be stopped", () -> ended[0]);
         assertEquals("and the time holds still", near, phone().choices.nextTryMs());
@@ -399,7 +400,7 @@ public class TrainingTest extends ScreenRunner {
         phone().training.stopAndWait();
         Shadows.shadowOf(Looper.getMainLooper()).idle();
         phone().choices.tryAgainAt(0);
-        synchronized (phone().device.journal) { // which every try at a round writes to: none ends meanwhile
+        synchronized (Inside.journal(device())) { // which every try at a round writes to: none ends meanwhile
             assertTrue(Robolectric.buildService(TrainingJob.class).create().get().onStartJob(null));
             service.startCommand(0, 2);
             assertEquals("no round of its own is under way", 2, Shadows.shadowOf(service.get()).getStopSelfId());
@@ -417,7 +418,8 @@ public class TrainingTest extends ScreenRunner {
         service.startCommand(0, 1);
         assertFalse(phone().training.isRunning());
         assertEquals(1, shown.getStopSelfId());
-        Journal.Entry entry = phone().device.journal.entries().get(0);
+        await("it is noted", () -> !Inside.journal(device()).entries().isEmpty());
+        Journal.Entry entry = Inside.journal(device()).entries().get(0);
         assertEquals(Outcome.Kind.FAILED, entry.kind);
         assertTrue(entry.reason, entry.reason.contains("ForegroundServiceStartNotAllowedException"));
     }

@@ -23,6 +23,7 @@ import mien.app.TinyModel;
 import mien.app.camera.Faces;
 import mien.app.camera.PictureFrameSource;
 import mien.app.camera.Pictures;
+import mien.client.Inside;
 import mien.client.enrol.Lockout;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Look;
@@ -52,13 +53,13 @@ public class VerifyTest extends ScreenRunner {
         camera = PictureFrameSource.install(false);
         Shadows.shadowOf((Application) RuntimeEnvironment.getApplication()).grantPermissions(Manifest.permission.CAMERA);
         TinyModel.install(phone(), 0.65);
-        FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), phone().device);
+        FaceReader reader = Faces.prepare(RuntimeEnvironment.getApplication(), device());
         crops = new byte[ENROLLED.length][];
         for (int i = 0; i < crops.length; i++) {
             Look look = reader.look(Pictures.yuv(Pictures.face(ADA, ENROLLED[i]), 0).upright(0, false));
             crops[i] = look.crop();
         }
-        ada = phone().device.enrol("Ada", crops, false);
+        ada = device().enrol("Ada", crops, false);
     }
 
     @After
@@ -114,7 +115,7 @@ public class VerifyTest extends ScreenRunner {
 
     @Test
     public void whoLooksLikeTwoIsSaidToBeEither() throws Exception {
-        phone().device.enrol("Eve", crops, false, true);
+        device().enrol("Eve", crops, false, true);
         VerifyActivity screen = open(0).get();
         look(ADA, 1);
         assertEquals(screen.getString(R.string.verify_yes), text(screen, R.id.verify_answer_title));
@@ -125,9 +126,9 @@ public class VerifyTest extends ScreenRunner {
     @Test
     @Config(qualifiers = ScreenRunner.GERMAN, fontScale = 1.6f)
     public void amongTooManyItIsSaidThatAStrangerMayBeNamed() throws Exception {
-        String modelId = phone().device.gallery.modelId();
+        String modelId = Inside.gallery(device()).modelId();
         for (int i = 0; i < 10; i++) { // eleven, at a rate of 0.001 each: more than 1 in 100
-            phone().device.gallery.enrol("Person " + i, crops, new float[8], modelId, 1, false);
+            Inside.gallery(device()).enrol("Person " + i, crops, new float[8], modelId, 1, false);
         }
         VerifyActivity screen = open(0).get();
         look(ADA, 1);
@@ -162,13 +163,13 @@ public class VerifyTest extends ScreenRunner {
         draw(screen, "verify-locked-de-large");
         Shadows.shadowOf(Looper.getMainLooper()).idleFor(Duration.ofSeconds(2));
         assertNotEquals("the seconds pass", first, text(screen, R.id.verify_answer_text));
-        assertTrue(phone().lockout.waitMs() > 0);
+        assertTrue(lockout().waitMs() > 0);
 
         ActivityController<VerifyActivity> another = open(0);
         assertEquals("leaving and coming back wins nothing", locked, text(another.get(), R.id.verify_answer_title));
         another.pause().stop().destroy();
 
-        phone().lockout.clear(); // half a minute later
+        lockout().clear(); // half a minute later
         Shadows.shadowOf(Looper.getMainLooper()).idleFor(Duration.ofMillis(Lockout.FIRST_WAIT_MS));
         await("the camera looks again", () -> isShown(screen, R.id.camera_place));
     }
@@ -189,7 +190,7 @@ public class VerifyTest extends ScreenRunner {
         String told = screen.getString(R.string.verify_by_pin);
         await("it is told", () -> text(screen, R.id.verify_answer_text).equals(told));
         assertEquals(Activity.RESULT_OK, Shadows.shadowOf(screen).getResultCode());
-        assertEquals(0, phone().lockout.failures());
+        assertEquals(0, lockout().failures());
     }
 
     @Test
@@ -202,7 +203,7 @@ public class VerifyTest extends ScreenRunner {
 
     @Test
     public void withoutAModelItIsTriedAgainWhenTheOwnerSays() throws Exception {
-        phone().device.wipe();
+        device().wipe();
         join();
         VerifyActivity screen = Robolectric.buildActivity(VerifyActivity.class).setup().get();
         await("it is told", () -> isShown(screen, R.id.message));
@@ -215,10 +216,10 @@ public class VerifyTest extends ScreenRunner {
 
     @Test
     public void nobodyEnrolledIsSaid() throws Exception {
-        phone().device.remove(ada);
+        device().remove(ada);
         VerifyActivity screen = open(0).get();
         look(ADA, 1);
         assertEquals(screen.getString(R.string.error_not_enrolled), text(screen, R.id.message));
-        assertEquals("nothing was compared, nothing counts", 0, phone().lockout.failures());
+        assertEquals("nothing was compared, nothing counts", 0, lockout().failures());
     }
 }

@@ -7,6 +7,7 @@ public enum Consent {
     /** That, and training the model with their pictures. */
     RECOGNISE_AND_TRAIN;
 
+    /** Returns whether pictures may train, too. */
     public boolean trains() {
         return this == RECOGNISE_AND_TRAIN;
     }

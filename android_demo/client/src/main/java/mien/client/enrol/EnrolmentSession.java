@@ -40,6 +40,7 @@ public final class EnrolmentSession {
             this.hint = hint;
         }
 
+        /** Returns whether every picture that is wanted was taken. */
         public boolean isComplete() {
             return numTaken == numWanted;
         }

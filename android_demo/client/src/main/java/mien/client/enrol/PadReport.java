@@ -13,6 +13,7 @@ public final class PadReport {
         public final int numErrors;
         public final int numPresentations;
 
+        /** Counts errors among presentations; throws CONFIG for more errors than presentations. */
         public ErrorCount(int numErrors, int numPresentations) {
             if (numErrors < 0 || numPresentations < 1 || numErrors > numPresentations) {
                 throw new MienException(
@@ -34,6 +35,7 @@ public final class PadReport {
     public final String dataset;
     public final String date;
 
+    /** Holds what a laboratory found of a check against presentation attacks. */
     public PadReport(
             String detector,
             double threshold,

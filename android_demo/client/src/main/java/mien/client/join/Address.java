@@ -8,6 +8,7 @@ public final class Address {
     final String host;
     final int port;
 
+    /** Reads {@code host:port}; throws CONFIG for anything else. */
     public Address(String address) {
         int at = address.lastIndexOf(':');
         int parsed = 0;

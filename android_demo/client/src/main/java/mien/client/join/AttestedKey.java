@@ -11,6 +11,7 @@ public final class AttestedKey {
     /** Certificates (DER) from the key's own to the root's; empty where no hardware attests it. */
     public final List<byte[]> chain;
 
+    /** Holds a key with the chain of certificates in which hardware attests it, empty where none does. */
     public AttestedKey(KeyPair pair, List<byte[]> chain) {
         this.pair = pair;
         this.chain = Collections.unmodifiableList(new ArrayList<>(chain));

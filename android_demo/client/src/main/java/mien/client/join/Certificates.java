@@ -47,6 +47,7 @@ public final class Certificates {
                 ErrorCode.CERTIFICATE, whose + " certificate is damaged or of an unknown kind; join again", cause);
     }
 
+    /** Returns a certificate in DER. */
     public static byte[] der(X509Certificate certificate) {
         try {
             return certificate.getEncoded();

@@ -23,6 +23,7 @@ public final class FileIdentityKeys implements IdentityKeys {
     private static final String RECORD = "identity-key";
     private final Vault vault;
 
+    /** Keeps keys in a vault. */
     public FileIdentityKeys(Vault vault) {
         this.vault = vault;
     }

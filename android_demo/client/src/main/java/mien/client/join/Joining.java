@@ -51,6 +51,7 @@ public final class Joining {
     private final Clock clock;
     private final Random random;
 
+    /** Joins for the home in a folder, by keys of these. */
     public Joining(Folder folder, IdentityKeys keys, Clock clock, Random random) {
         this.folder = folder;
         this.keys = keys;
@@ -58,6 +59,7 @@ public final class Joining {
         this.random = random;
     }
 
+    /** Returns whether this home was let into a fleet, also where its key is gone since. */
     public boolean hasJoined() {
         return folder.has(FILE);
     }

@@ -42,6 +42,7 @@ public final class Traffic implements ClientInterceptor {
         return sent.getAndSet(0);
     }
 
+    /** Returns how many bytes came since it was last asked. */
     public long takeReceived() {
         return received.getAndSet(0);
     }

@@ -46,6 +46,7 @@ public final class Quorum {
         return lines;
     }
 
+    /** Returns whether no further signature is asked for. */
     public boolean isEmpty() {
         return keys.isEmpty();
     }

@@ -9,6 +9,7 @@ public final class Blob {
     public final String sha256;
     public final long sizeBytes;
 
+    /** Names bytes by their SHA-256 in hex and their number. */
     public Blob(String sha256, long sizeBytes) {
         this.sha256 = sha256;
         this.sizeBytes = sizeBytes;
@@ -18,6 +19,7 @@ public final class Blob {
         }
     }
 
+    /** Returns whether both name the same bytes. */
     public boolean isSame(Blob other) {
         return other != null && sha256.equals(other.sha256) && sizeBytes == other.sizeBytes;
     }

@@ -12,6 +12,7 @@ public final class Cut {
     /** Tensors from the cut on. */
     public final List<String> tail = new ArrayList<>();
 
+    /** Takes the part whose values are wanted, wherever they lie among all parameters. */
     public Cut(ParameterPart part) {
         List<String> stages = new ArrayList<>();
         for (String name : part.layout.entries.keySet()) {

@@ -63,6 +63,7 @@ public final class FaceInput {
         return new FaceInput(fields);
     }
 
+    /** Returns the size of one crop in bytes, RGB. */
     public int cropBytes() {
         return width * height * 3;
     }

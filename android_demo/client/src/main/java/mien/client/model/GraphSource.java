@@ -4,6 +4,7 @@ import java.util.List;
 
 /** Where an engine's graphs come from. */
 public interface GraphSource {
+    /** Returns whether there is a graph of that kind and stage. */
     boolean holds(String kind, String stage);
 
     /** Returns a graph's bytes, ONNX; throws NOT_FOUND where there is none of that description. */

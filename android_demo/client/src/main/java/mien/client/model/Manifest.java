@@ -11,6 +11,7 @@ public final class Manifest {
     public final byte[] bundleJson;
     public final byte[] bundleSignature;
 
+    /** Holds what a coordinator sent; nothing of it is checked yet. */
     public Manifest(
             String modelId, byte[] specJson, Blob theta, Blob publicShard, byte[] bundleJson, byte[] bundleSignature) {
         this.modelId = modelId;

@@ -8,6 +8,7 @@ public final class Model {
     /** Null where the model has none. */
     public final Blob publicShard;
 
+    /** Puts a model together of parts that were checked; without public faces their blob is null. */
     public Model(String modelId, ModelSpec spec, Parameters parameters, Blob publicShard) {
         this.modelId = modelId;
         this.spec = spec;

@@ -28,13 +28,16 @@ public final class ModelStore {
 
     /** Fetches a blob into a file, which appears whole and checked or not at all. */
     public interface Source {
+        /** Puts a blob's bytes into the folder under its hash; what is wanted is said in errors. */
         void download(Blob blob, Folder folder, String what);
     }
 
+    /** Keeps models in a folder of their own. */
     public ModelStore(Folder folder) {
         this.folder = folder;
     }
 
+    /** Returns whether a model is here, whole. */
     public boolean has(String modelId) {
         return Bytes.isSha256(modelId) && folder.has(modelId + ".json");
     }

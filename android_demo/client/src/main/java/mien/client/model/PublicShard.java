@@ -21,6 +21,7 @@ public final class PublicShard {
         this.numIdentities = numIdentities;
     }
 
+    /** Returns how many public crops there are. */
     public int numCrops() {
         return labels.length;
     }

@@ -24,6 +24,7 @@ public final class Decision {
         this.isAmongTooMany = isAmongTooMany;
     }
 
+    /** Returns whether the crop shows the person. */
     public boolean isMatch() {
         return person != null;
     }

@@ -83,6 +83,7 @@ public final class Gallery {
             return all.toArray(new byte[0][]);
         }
 
+        /** Returns how many crops are kept of them. */
         public int numImages() {
             return crops().length;
         }
@@ -111,6 +112,7 @@ public final class Gallery {
     private final SecureRandom random = new SecureRandom();
     private long version;
 
+    /** Keeps people in a vault, under numbers that are never given again. */
     public Gallery(Vault vault, Numbers numbers) {
         this.vault = vault;
         this.numbers = numbers;

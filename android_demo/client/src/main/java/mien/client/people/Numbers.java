@@ -16,6 +16,7 @@ public final class Numbers {
 
     private final Folder home;
 
+    /** Remembers the last one in a file of the home. */
     public Numbers(Folder home) {
         this.home = home;
     }

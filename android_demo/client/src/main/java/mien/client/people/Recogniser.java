@@ -23,6 +23,7 @@ public final class Recogniser {
     private final GraphRuntime runtime;
     private final Gallery gallery;
 
+    /** Recognises the people of a gallery with a model. */
     public Recogniser(Model model, GraphRuntime runtime, Gallery gallery) {
         this.model = model;
         this.runtime = runtime;

@@ -24,6 +24,7 @@ public final class StayingOut {
     private final Folder folder;
     private final Gallery gallery;
 
+    /** Remembers it in a file of the home. */
     public StayingOut(Folder folder, Gallery gallery) {
         this.folder = folder;
         this.gallery = gallery;

@@ -25,6 +25,7 @@ public final class Attempts {
 
     private final Vault vault;
 
+    /** Keeps the log of sums in a vault of its own. */
     public Attempts(Vault vault) {
         this.vault = vault;
     }

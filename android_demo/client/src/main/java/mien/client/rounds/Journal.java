@@ -63,10 +63,12 @@ public final class Journal {
     private final Vault vault;
     private final List<Consumer<Content>> waiting = new ArrayList<>();
 
+    /** Keeps the journal in a vault of its own. */
     public Journal(Vault vault) {
         this.vault = vault;
     }
 
+    /** Notes how a step ended. */
     public synchronized void note(Outcome outcome, long unixMs) {
         String round = outcome.round == null ? "" : outcome.round.toString();
         note(new Entry(unixMs, outcome.kind, round, outcome.code, outcome.reason, outcome.numReports, 1));
@@ -139,14 +141,17 @@ public final class Journal {
         return entries;
     }
 
+    /** Returns how many bytes of messages went to the coordinator since the journal began. */
     public synchronized long sentBytes() {
         return content().sentBytes;
     }
 
+    /** Returns how many came from it. */
     public synchronized long receivedBytes() {
         return content().receivedBytes;
     }
 
+    /** Destroys the journal and its key. */
     public synchronized void wipe() {
         waiting.clear();
         vault.wipe();

@@ -2,14 +2,11 @@ package mien.client.rounds;
 
 import mien.client.tasks.Disclosure;
 
-/** Told what an owner may want to see, as it happens. */
+/** Told what an owner may want to see, as it happens, on the thread that takes part. */
 public interface Listener {
     /** What leaves the phone, before it does; throws to leave the round instead. */
     void disclose(Disclosure disclosure);
 
-    /**
-     * A stable word: fetching, training, trained, reported, keys, uploading, uploaded, unmask, resumed; uncosigned where the
-     * registrar is away and the coordinator alone has signed the log of rounds.
-     */
-    void progress(String word);
+    /** What happens now. */
+    void on(Event event);
 }

@@ -47,6 +47,7 @@ public final class LogFiles {
     private final Vault vault;
     private final Folder home;
 
+    /** Keeps what was seen sealed in a vault, and evidence in clear in the home. */
     public LogFiles(Vault vault, Folder home) {
         this.vault = vault;
         this.home = home;

@@ -67,6 +67,7 @@ final class MaskedPart {
 
     private final Map<Stage, byte[]> heard = new HashMap<>();
     private final Map<Stage, Answer> answers = new HashMap<>();
+    private boolean hasHelped;
     private DeviceRound round;
     private long endsMs = Long.MAX_VALUE;
 
@@ -121,6 +122,16 @@ final class MaskedPart {
         if (round != null) {
             round.forget();
         }
+    }
+
+    /** Has this remember that the last message went out, by which others uncover the sum. */
+    void helped() {
+        hasHelped = true;
+    }
+
+    /** Returns whether nobody waits for a message of this device's any more. */
+    boolean hasHelped() {
+        return hasHelped;
     }
 
     /**

@@ -5,7 +5,6 @@ import java.security.MessageDigest;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Locale;
 import java.util.Map;
 import java.util.function.Function;
 import java.util.function.Predicate;
@@ -137,7 +136,7 @@ public final class Participant {
         // 2. A round that this device trained for before it was stopped comes first.
         Pending pending = Pending.load(rounds);
         if (pending != null) {
-            listener.progress("resumed");
+            listener.on(Event.RESUMED);
             return finish(pending);
         }
         // 3. Is there work?
@@ -245,7 +244,7 @@ public final class Participant {
                         firstSize -> client.proveRound(ref, firstSize),
                         ref,
                         expected.logEntry(MaskedPart.attemptId(ref)),
-                        () -> listener.progress("uncosigned"));
+                        () -> listener.on(Event.UNCOSIGNED));
     }
 
     /** Keeps what was made, unless somebody withdrew while it was: no withdrawal comes between the look and the write. */
@@ -277,7 +276,7 @@ public final class Participant {
         List<byte[]> blobs = new ArrayList<>();
         blobs.add(assignment.getReply().toByteArray());
         if (assignment.hasReplyStream()) {
-            listener.progress("fetching");
+            listener.on(Event.FETCHING);
             Blob stream = new Blob(assignment.getReplyStream().getSha256(), assignment.getReplyStream().getSizeBytes());
             blobs.add(client.reply(ref, stream, most));
         }
@@ -286,7 +285,7 @@ public final class Participant {
 
     private Model model(String modelId) {
         if (!models.has(modelId)) {
-            listener.progress("fetching");
+            listener.on(Event.FETCHING);
             Manifest manifest = client.manifest(modelId);
             if (!manifest.modelId.equals(modelId)) {
                 throw new MienException(
@@ -330,7 +329,7 @@ public final class Participant {
             Told told,
             byte[] statement,
             byte[] pictures) {
-        listener.progress(task.trains() ? "training" : "summing");
+        listener.on(task.trains() ? Event.TRAINING : Event.SUMMING);
         requireAgreed(marks(people, ids(people)));
         List<String> perIdentity = Methods.perIdentity(task.method);
         TrainingState kept = gallery.state(ids(people), ref.taskId);
@@ -341,7 +340,7 @@ public final class Participant {
                 new Methods.Job(
                         runtimes.apply(model), model, part, layout, task, seed, told, () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
-        listener.progress(task.trains() ? "trained" : "summed");
+        listener.on(task.trains() ? Event.TRAINED : Event.SUMMED);
         return new Pending(
                 ref, taskJson, model.modelId, marks(people, order), output.contribution, output.state, statement, pictures);
     }
@@ -426,7 +425,7 @@ public final class Participant {
                     return Outcome.notNow(String.join(", ", unmet));
                 }
                 client.reportTrained(pending.ref);
-                listener.progress("reported");
+                listener.on(Event.REPORTED);
             }
             return follow(pending, counts);
         } catch (MienException error) {
@@ -530,7 +529,7 @@ public final class Participant {
             return refuse(pending.ref, withdrawn);
         }
         List<String> unmet = conditions.unmet();
-        return unmet.isEmpty() ? answer(pending, part, event, counts) : stopped(pending, counts[0], unmet);
+        return unmet.isEmpty() ? answer(pending, part, event, counts) : stopped(pending, part, counts[0], unmet);
     }
 
     /** Sends what a stage asks for; returns as {@link #on}. */
@@ -547,19 +546,26 @@ public final class Participant {
         }
         try {
             counts[0] = answer == null ? counts[0] : send(pending, stage, answer, counts[0]);
+            if (answer != null && stage == Stage.UNMASK) {
+                part.helped();
+            }
             return null;
         } catch (MienException error) {
             List<String> unmet = conditions.unmet();
             if (unmet.isEmpty()) {
                 throw error;
             }
-            return stopped(pending, counts[0], unmet);
+            return stopped(pending, part, counts[0], unmet);
         }
     }
 
     /** Leaves a round in which the phone may not go on; what was not begun, and what counts, goes on the next time. */
-    private Outcome stopped(Pending pending, boolean counts, List<String> unmet) {
+    private Outcome stopped(Pending pending, MaskedPart part, boolean counts, List<String> unmet) {
         String missing = String.join(", ", unmet);
+        if (counts && !part.hasHelped()) {
+            // Its keys end with this call: nobody is to wait for its help in uncovering the sum.
+            tellLeft(pending.ref, ErrorCode.LATE);
+        }
         if (counts || !attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
             return Outcome.notNow(missing);
         }
@@ -576,11 +582,11 @@ public final class Participant {
     /** Sends a stage's answer; returns whether this device's contribution counts now. */
     private boolean send(Pending pending, Stage stage, MaskedPart.Answer answer, boolean counts) {
         RoundRef ref = pending.ref;
-        listener.progress(stage.name().toLowerCase(Locale.ROOT));
+        listener.on(Event.valueOf(stage.name()));
         if (answer.payload != null) {
             if (!counts) {
                 client.upload(ref, answer.payload, answer.message, () -> requireMayGoOn(pending));
-                listener.progress("uploaded");
+                listener.on(Event.UPLOADED);
             }
             return true;
         }
@@ -628,7 +634,7 @@ public final class Participant {
             if (!unheard.code().isTransient() && !unheard.code().isRoundOver()) {
                 throw unheard;
             }
-            listener.progress("leave_unheard");
+            listener.on(Event.LEAVE_UNHEARD);
         }
     }
 }

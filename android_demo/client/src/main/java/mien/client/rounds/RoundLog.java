@@ -41,6 +41,7 @@ public final class RoundLog {
 
     /** Asks the coordinator for its proof, from the log's size that this device saw last on. */
     public interface Prover {
+        /** Returns what the coordinator shows of a round, with what joins it to a log of that size. */
         ProveRoundReply prove(long firstSize);
     }
 

@@ -10,6 +10,7 @@ public final class Addends {
     /** False where the clip bit must stay 0, because nothing would hide it. */
     final boolean tellsClip;
 
+    /** Holds what a device adds: its weight, the weighted update, the weighted metrics. */
     public Addends(int weight, float[] update, double[] metrics) {
         this(weight, update, metrics, null, true);
     }

@@ -8,6 +8,7 @@ public final class AttemptId {
     public final long round;
     public final int attempt;
 
+    /** Names an attempt at a round of a task, whose id has 16 bytes. */
     public AttemptId(byte[] taskId, long round, int attempt) {
         this.taskId = taskId;
         this.round = round;

@@ -80,6 +80,7 @@ public final class DpSpec {
         return mechanism == SKELLAM && epsilon <= MOST_EPSILON;
     }
 
+    /** Returns whether noise is added. */
     public boolean isOn() {
         return mechanism != NONE;
     }

@@ -16,6 +16,7 @@ public final class Expected {
     final int size;
     final int numMetrics;
 
+    /** Holds what this device was told of a round before it began. */
     public Expected(
             byte[] taskId,
             byte[] taskSha256,

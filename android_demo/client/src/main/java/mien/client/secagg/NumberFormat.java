@@ -82,6 +82,7 @@ public final class NumberFormat {
         return (int) Math.floor(clipped * scale + (random & 0xffffffffL) * 0x1p-32);
     }
 
+    /** Returns whether both write numbers alike. */
     public boolean isSame(NumberFormat other) {
         return ringBits == other.ringBits
                 && fracBits == other.fracBits

@@ -69,7 +69,7 @@ public final class Planner {
                 ErrorCode.CONFIG, "the task's noise does not fit a ring of " + numbers.ringBits + " bits; tell the operator");
     }
 
-    /** Returns the largest f with bound 2^f <= steps. */
+    /** Returns the largest f with bound 2^f &lt;= steps. */
     private static int fractionBits(long steps, double bound) {
         if (steps < 1 || !(bound > 0 && bound < Double.POSITIVE_INFINITY)) {
             return -1;

@@ -6,6 +6,7 @@ public final class SumIdentity {
     final byte[] certificate;
     final Signer signer;
 
+    /** Names a device in sums by its id and its certificate in DER, with what signs for it. */
     public SumIdentity(byte[] id, byte[] certificate, Signer signer) {
         this.id = id;
         this.certificate = certificate;

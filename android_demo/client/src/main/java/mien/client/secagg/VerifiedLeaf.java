@@ -11,6 +11,7 @@ public final class VerifiedLeaf {
     /** Whether hardware attested its key when it joined, as the registrar says. */
     public final boolean isAttested;
 
+    /** Holds what a certificate says that was checked against the registrar's. */
     public VerifiedLeaf(byte[] id, PublicKey key, long admittedUnixS, boolean isAttested) {
         this.id = id;
         this.key = key;

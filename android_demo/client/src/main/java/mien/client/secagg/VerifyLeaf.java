@@ -5,5 +5,6 @@ package mien.client.secagg;
  * registrar has revoked it.
  */
 public interface VerifyLeaf {
+    /** Returns what a peer's certificate in DER says; throws CERTIFICATE for one that the registrar did not give. */
     VerifiedLeaf verify(byte[] der);
 }

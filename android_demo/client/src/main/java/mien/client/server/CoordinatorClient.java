@@ -62,6 +62,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /** Told where a round is; returns whether it has heard enough. */
     public interface StageListener {
+        /** Hears where a round is; returns whether that is enough. */
         boolean on(StageEvent event);
     }
 
@@ -77,9 +78,11 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /** Told at the end how many bytes went each way. */
     public interface Counter {
+        /** Hears of bytes that were sent and received since it last did. */
         void count(long sentBytes, long receivedBytes);
     }
 
+    /** Connects when it is first used; its counter hears of each call's bytes. */
     public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter) {
         this.counter = counter;
         this.identity = identity;
@@ -126,6 +129,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         return call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
     }
 
+    /** Says that this device has trained; after all have, or the deadline, the cohort is fixed. */
     public void reportTrained(RoundRef ref) {
         ReportTrainedRequest request = ReportTrainedRequest.newBuilder().setRound(ref.message()).build();
         call(() -> soon().reportTrained(request));
@@ -142,6 +146,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         call(() -> soon().sendStep(request));
     }
 
+    /** Returns how much of this device's vector has come, and whether it counts. */
     public UploadStatus uploadStatus(RoundRef ref) {
         UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
         return call(() -> soon().getUploadStatus(request));
@@ -238,6 +243,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         return rounds.withDeadlineAfter(TRANSFER_S, TimeUnit.SECONDS).downloadReply(request);
     }
 
+    /** Says that a round is not to wait for this device, and why, by a code. */
     public void leave(RoundRef ref, ErrorCode code) {
         LeaveRoundRequest request =
                 LeaveRoundRequest.newBuilder().setRound(ref.message()).setErrorCode(code.code()).build();

@@ -11,6 +11,7 @@ public final class FileKeyProvider implements KeyProvider {
     private static final int KEY_BYTES = 32;
     private final Folder folder;
 
+    /** Keeps each key in a file of a folder. */
     public FileKeyProvider(Folder folder) {
         this.folder = folder;
     }

@@ -29,6 +29,7 @@ public final class Folder {
             PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rw-------"));
     private final Path path;
 
+    /** Takes a folder, which is made where there is none, for this user alone. */
     public Folder(Path path) {
         this.path = path;
         try {
@@ -38,14 +39,17 @@ public final class Folder {
         }
     }
 
+    /** Returns a folder inside, made where there is none. */
     public Folder folder(String name) {
         return new Folder(path.resolve(name));
     }
 
+    /** Returns where a file is, or would be. */
     public Path path(String name) {
         return path.resolve(name);
     }
 
+    /** Returns whether a file is here. */
     public boolean has(String name) {
         return Files.exists(path.resolve(name));
     }
@@ -196,6 +200,7 @@ public final class Folder {
         }
     }
 
+    /** Deletes a file for good, also over a crash; one that is not there is no error. */
     public void delete(String name) {
         try {
             if (Files.deleteIfExists(path.resolve(name))) {

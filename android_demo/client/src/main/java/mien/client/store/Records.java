@@ -15,11 +15,13 @@ public final class Records {
 
     /** Writes a record. */
     public interface Writer {
+        /** Writes a record's fields. */
         void to(DataOutputStream out) throws IOException;
     }
 
     /** Reads a record. */
     public interface Reader<T> {
+        /** Reads them in the same order. */
         T from(DataInputStream in) throws IOException;
     }
 
@@ -30,6 +32,7 @@ public final class Records {
         out.writeUTF(Texts.cut(text));
     }
 
+    /** Returns what a writer writes. */
     public static byte[] bytes(Writer writer) {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         try (DataOutputStream out = new DataOutputStream(bytes)) {
@@ -51,11 +54,13 @@ public final class Records {
         }
     }
 
+    /** Writes bytes behind their number. */
     public static void write(DataOutputStream out, byte[] data) throws IOException {
         out.writeInt(data.length);
         out.write(data);
     }
 
+    /** Reads bytes behind their number; throws CORRUPT_DATA where fewer are left. */
     public static byte[] read(DataInputStream in) throws IOException {
         int length = in.readInt();
         require(length >= 0 && length <= in.available());
@@ -64,12 +69,14 @@ public final class Records {
         return data;
     }
 
+    /** Reads how many follow; throws CORRUPT_DATA for a number below none. */
     public static int count(DataInputStream in) throws IOException {
         int count = in.readInt();
         require(count >= 0 && count <= MOST);
         return count;
     }
 
+    /** Throws CORRUPT_DATA, as reading a damaged record does, unless it holds. */
     public static void require(boolean holds) {
         if (!holds) {
             throw damaged(null);

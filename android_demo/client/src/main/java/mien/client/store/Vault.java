@@ -12,6 +12,7 @@ public final class Vault {
     private final KeyProvider keys;
     private final String label;
 
+    /** Keeps records in a folder, sealed by the key of that label, which is made with the first record. */
     public Vault(Folder folder, KeyProvider keys, String label) {
         this.folder = folder;
         this.keys = keys;
@@ -93,11 +94,13 @@ public final class Vault {
         return folder.has(name);
     }
 
+    /** Deletes a record; one that is not there is no error. */
     public void remove(String name) {
         folder.delete(name + Folder.PART);
         folder.delete(name);
     }
 
+    /** Returns the names of the records that begin so. */
     public List<String> names(String prefix) {
         List<String> names = new ArrayList<>();
         for (String name : folder.names()) {

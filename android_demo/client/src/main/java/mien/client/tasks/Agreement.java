@@ -33,18 +33,22 @@ public final class Agreement {
     public static final int SUMS_PER_MODEL = 1;
     public static final int SUMS_PER_DAY = 24;
 
+    /** Agrees to the defaults. */
     public Agreement() {
         this(16, EnumSet.of(Profile.MALICIOUS_SERVER));
     }
 
+    /** Agrees to sums over so many devices and more, under one of these profiles, and to nothing revealed. */
     public Agreement(int minCohort, Set<Profile> profiles) {
         this(minCohort, profiles, Collections.<String>emptySet());
     }
 
+    /** Agrees to what tasks reveal besides, too. */
     public Agreement(int minCohort, Set<Profile> profiles, Set<String> reveals) {
         this(minCohort, profiles, reveals, SUMS_PER_MODEL, SUMS_PER_DAY);
     }
 
+    /** Agrees to other limits on sums of the same pictures, too; throws CONFIG for limits that let it into none. */
     public Agreement(
             int minCohort, Set<Profile> profiles, Set<String> reveals, int maxSumsPerModel, int maxSumsPerDay) {
         this(minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, 0, false, Double.POSITIVE_INFINITY);

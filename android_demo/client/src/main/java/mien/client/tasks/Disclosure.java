@@ -49,6 +49,7 @@ public final class Disclosure {
 
     public final double delta;
 
+    /** Says of a task what leaves this phone for it, with so many pictures of so many people. */
     public Disclosure(TaskSpec task, ContributionLayout layout, int numImages, int numPeople) {
         this.task = task.name;
         this.numImages = numImages;

@@ -46,6 +46,7 @@ public final class Methods {
         final Told told;
         private final BooleanSupplier shouldStop;
 
+        /** Puts together what a method's device half works on, and what has it stop. */
         public Job(
                 GraphRuntime runtime,
                 Model model,

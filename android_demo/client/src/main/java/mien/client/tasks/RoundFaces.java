@@ -11,6 +11,7 @@ public final class RoundFaces {
     /** By the method's names; of several people one row each, in the order of their numbers. */
     final Map<String, Tensor> state;
 
+    /** Holds crops as the model takes them, whose they are by number from 0, and what training keeps of them. */
     public RoundFaces(byte[][] crops, int[] labels, Map<String, Tensor> state) {
         this.crops = crops;
         this.labels = labels;

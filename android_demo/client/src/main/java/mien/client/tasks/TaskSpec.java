@@ -53,6 +53,7 @@ public final class TaskSpec {
     final double coordinateClip;
     private final int ringBits;
 
+    /** Reads a task as the coordinator sent it; throws CONFIG for one that is not whole or names what is unknown here. */
     public TaskSpec(byte[] json) {
         sha256 = Bytes.sha256(json);
         Fields task = Json.object(json, "the task");

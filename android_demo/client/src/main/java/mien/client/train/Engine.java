@@ -8,6 +8,7 @@ public interface Engine extends AutoCloseable {
     /** Returns the outputs of the graph of that kind, stage, part and form. */
     Map<String, Tensor> run(String kind, String stage, List<String> part, String form, Map<String, Tensor> feed);
 
+    /** Returns whether there is a graph of that kind and stage. */
     boolean holds(String kind, String stage);
 
     @Override

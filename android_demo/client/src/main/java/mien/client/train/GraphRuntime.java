@@ -27,6 +27,7 @@ public final class GraphRuntime {
     private final ModelSpec spec;
     private final Engine engine;
 
+    /** Trains and embeds with one model by an engine, which others may use as well. */
     public GraphRuntime(ModelSpec spec, Engine engine) {
         this.spec = spec;
         this.engine = engine;

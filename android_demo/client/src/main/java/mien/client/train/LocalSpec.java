@@ -22,6 +22,7 @@ public final class LocalSpec {
     /** Above 0: so many steps, whatever the number of images. */
     final int steps;
 
+    /** Reads how a task trains on a device; throws CONFIG for numbers out of range. */
     public LocalSpec(Fields fields) {
         lr = fields.real("lr");
         epochs = fields.count("epochs", 1);

@@ -24,10 +24,12 @@ public final class Objective {
     /** How strongly each step is drawn back to where the part began; 0: not at all. */
     double proximal;
 
+    /** Begins an objective by the name of its form among the exported graphs. */
     public Objective(String form) {
         this.form = form;
     }
 
+    /** Adds a tensor that trains with the model, whose rows are brought back to length one where it is a unit. */
     public Objective trained(String name, Tensor tensor, boolean isUnit) {
         privateTensors.put(name, tensor);
         if (isUnit) {
@@ -36,21 +38,25 @@ public final class Objective {
         return this;
     }
 
+    /** Adds a tensor that stays as it is. */
     public Objective fixed(String name, Tensor tensor) {
         fixed.put(name, tensor);
         return this;
     }
 
+    /** Adds a tensor of which each step takes the rows of its images. */
     public Objective rows(String name, Tensor tensor) {
         perCrop.put(name, tensor);
         return this;
     }
 
+    /** Adds a number that stays as it is. */
     public Objective constant(String name, double value) {
         constants.put(name, value);
         return this;
     }
 
+    /** Adds half of so much times the squared distance from the round's model (FedProx). */
     public Objective proximal(double strength) {
         proximal = strength;
         return this;

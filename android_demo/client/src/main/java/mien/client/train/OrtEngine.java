@@ -20,6 +20,7 @@ public final class OrtEngine implements Engine {
     private final GraphSource graphs;
     private final int threads;
 
+    /** Runs graphs on so many threads; each is loaded when it is first needed. */
     public OrtEngine(GraphSource graphs, int threads) {
         this.graphs = graphs;
         this.threads = threads;

@@ -42,10 +42,12 @@ public final class Rows {
         return rows;
     }
 
+    /** Returns rows of one length as a tensor of two dimensions. */
     public static Tensor tensor(float[][] rows) {
         return new Tensor(joined(rows), rows.length, rows[0].length);
     }
 
+    /** Returns rows end to end. */
     public static float[] joined(float[][] rows) {
         float[] all = new float[rows.length * rows[0].length];
         for (int i = 0; i < rows.length; i++) {

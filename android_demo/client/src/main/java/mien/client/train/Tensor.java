@@ -7,6 +7,7 @@ public final class Tensor {
     final FloatBuffer numbers;
     public final long[] shape;
 
+    /** Takes values in row-major order as they are, without a copy. */
     public Tensor(float[] values, long... shape) {
         this(FloatBuffer.wrap(values), shape);
     }
@@ -30,6 +31,7 @@ public final class Tensor {
         return new Tensor(new float[] {(float) value});
     }
 
+    /** Returns a tensor of one dimension. */
     public static Tensor vector(float[] values) {
         return new Tensor(values, values.length);
     }

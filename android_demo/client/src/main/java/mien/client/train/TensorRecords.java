@@ -12,6 +12,7 @@ import mien.client.wire.Bytes;
 public final class TensorRecords {
     private TensorRecords() {}
 
+    /** Writes names, shapes and values, in the order of the map. */
     public static void write(DataOutputStream out, Map<String, Tensor> tensors) throws IOException {
         out.writeInt(tensors.size());
         for (Map.Entry<String, Tensor> each : tensors.entrySet()) {

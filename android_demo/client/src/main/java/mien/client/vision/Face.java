@@ -19,6 +19,7 @@ public final class Face {
     /** (x, y) of the eyes at the image's left and right, the tip of the nose, the mouth's left and right corner. */
     final double[] landmarks;
 
+    /** Places a face in a picture: its box, five landmarks (x, y each), and how sure the detector is. */
     public Face(double x, double y, double width, double height, double[] landmarks, double score) {
         if (landmarks.length != 2 * NUM_LANDMARKS) {
             throw new IllegalArgumentException("a face has " + NUM_LANDMARKS + " landmarks");
@@ -31,6 +32,7 @@ public final class Face {
         this.score = score;
     }
 
+    /** Returns the box's area in pixels. */
     public double area() {
         return width * height;
     }

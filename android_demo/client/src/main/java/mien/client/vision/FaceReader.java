@@ -9,6 +9,7 @@ import mien.client.MienException;
 public final class FaceReader {
     private final FaceFinder finder;
 
+    /** Reads faces that a detector finds. */
     public FaceReader(FaceFinder finder) {
         this.finder = finder;
     }

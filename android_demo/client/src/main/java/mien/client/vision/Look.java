@@ -25,6 +25,7 @@ public final class Look {
         this.hints = Collections.unmodifiableList(hints);
     }
 
+    /** Returns whether the crop may be used. */
     public boolean isGood() {
         return hints.isEmpty();
     }

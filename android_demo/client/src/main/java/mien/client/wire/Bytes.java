@@ -12,6 +12,7 @@ public final class Bytes {
 
     private Bytes() {}
 
+    /** Returns bytes in lower-case hex. */
     public static String hex(byte[] data) {
         StringBuilder text = new StringBuilder(2 * data.length);
         for (byte each : data) {
@@ -42,6 +43,7 @@ public final class Bytes {
         return text.matches("[0-9a-f]{64}");
     }
 
+    /** Returns a fresh SHA-256. */
     public static MessageDigest sha256() {
         try {
             return MessageDigest.getInstance("SHA-256");
@@ -50,12 +52,14 @@ public final class Bytes {
         }
     }
 
+    /** Returns the hash of what a buffer holds, whose position stays. */
     public static byte[] sha256(ByteBuffer data) {
         MessageDigest digest = sha256();
         digest.update(data.duplicate());
         return digest.digest();
     }
 
+    /** Returns the hash of parts end to end. */
     public static byte[] sha256(byte[]... parts) {
         MessageDigest digest = sha256();
         for (byte[] part : parts) {
@@ -64,14 +68,17 @@ public final class Bytes {
         return digest.digest();
     }
 
+    /** Returns a text's bytes in UTF-8. */
     public static byte[] utf8(String text) {
         return text.getBytes(StandardCharsets.UTF_8);
     }
 
+    /** Returns the text of bytes in UTF-8. */
     public static String text(byte[] data) {
         return new String(data, StandardCharsets.UTF_8);
     }
 
+    /** Returns parts end to end. */
     public static byte[] concat(byte[]... parts) {
         int length = 0;
         for (byte[] part : parts) {
@@ -97,6 +104,7 @@ public final class Bytes {
         return Integer.compare(a.length, b.length);
     }
 
+    /** Returns a whole number in so many bytes, the highest first. */
     public static byte[] bigEndian(long value, int size) {
         byte[] data = new byte[size];
         for (int i = size - 1; i >= 0; i--) {
@@ -106,12 +114,14 @@ public final class Bytes {
         return data;
     }
 
+    /** Returns numbers as float32, the lowest byte of each first. */
     public static byte[] littleEndian(float[] values) {
         ByteBuffer buffer = ByteBuffer.allocate(4 * values.length).order(ByteOrder.LITTLE_ENDIAN);
         buffer.asFloatBuffer().put(values);
         return buffer.array();
     }
 
+    /** Returns the numbers of such bytes. */
     public static float[] floats(byte[] littleEndian) {
         float[] values = new float[littleEndian.length / 4];
         ByteBuffer.wrap(littleEndian).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer().get(values);

@@ -24,6 +24,7 @@ public final class Fields {
         this.what = what;
     }
 
+    /** Returns a JSON object's fields; throws CORRUPT_DATA, which names what it is of, for anything else. */
     public static Fields of(Object value, String what) {
         if (!(value instanceof Map)) {
             throw new MienException(ErrorCode.CORRUPT_DATA, what + " is not an object; fetch it again");
@@ -31,28 +32,34 @@ public final class Fields {
         return new Fields((Map<?, ?>) value, what);
     }
 
+    /** Returns whether a field is there and not null. */
     public boolean has(String name) {
         asked.add(name);
         return values.get(name) != null;
     }
 
+    /** Returns a field as it was parsed, null where it is missing. */
     public Object raw(String name) {
         asked.add(name);
         return values.get(name);
     }
 
+    /** Returns a text; throws CORRUPT_DATA where it is missing or no text. */
     public String text(String name) {
         return required(name, String.class);
     }
 
+    /** Returns a text, or another where the field is missing. */
     public String text(String name, String otherwise) {
         return has(name) ? text(name) : otherwise;
     }
 
+    /** Returns a whole number; throws CORRUPT_DATA where it is missing or none. */
     public long number(String name) {
         return required(name, Long.class);
     }
 
+    /** Returns a whole number, or another where the field is missing. */
     public long number(String name, long otherwise) {
         return has(name) ? number(name) : otherwise;
     }
@@ -66,27 +73,33 @@ public final class Fields {
         return (int) value;
     }
 
+    /** Returns a number; throws CORRUPT_DATA where it is missing or none. */
     public double real(String name) {
         Number value = required(name, Number.class);
         return value.doubleValue();
     }
 
+    /** Returns a number, or another where the field is missing. */
     public double real(String name, double otherwise) {
         return has(name) ? real(name) : otherwise;
     }
 
+    /** Returns a truth value; throws CORRUPT_DATA where it is missing or none. */
     public boolean flag(String name) {
         return required(name, Boolean.class);
     }
 
+    /** Returns an object's fields; throws CORRUPT_DATA where it is missing or none. */
     public Fields object(String name) {
         return Fields.of(raw(name), what + "." + name);
     }
 
+    /** Returns a list; throws CORRUPT_DATA where it is missing or none. */
     public List<?> list(String name) {
         return required(name, List.class);
     }
 
+    /** Returns a list of texts; throws CORRUPT_DATA where it is missing or holds anything else. */
     public List<String> texts(String name) {
         List<String> found = new ArrayList<>();
         for (Object item : list(name)) {
@@ -98,6 +111,7 @@ public final class Fields {
         return found;
     }
 
+    /** Returns a list of objects; throws CORRUPT_DATA where it is missing or holds anything else. */
     public List<Fields> objects(String name) {
         List<Fields> found = new ArrayList<>();
         for (Object item : list(name)) {

@@ -3,6 +3,7 @@ package mien.client.wire;
 import io.grpc.StatusRuntimeException;
 import java.util.Random;
 import mien.client.Clock;
+import mien.client.ErrorCode;
 import mien.client.MienException;
 
 /**
@@ -15,6 +16,7 @@ public final class Retry {
 
     /** A call that may be repeated. */
     public interface Call<T> {
+        /** Calls once. */
         T run();
     }
 
@@ -24,6 +26,7 @@ public final class Retry {
     private int failures;
     private long sinceMs;
 
+    /** Begins without a failure, and gives up after so long without progress. */
     public Retry(Clock clock, Random random, long giveUpMs) {
         this.clock = clock;
         this.random = random;
@@ -53,7 +56,7 @@ public final class Retry {
     public void pause(MienException error) {
         long ceiling = Math.min(LONGEST_MS, FIRST_MS << Math.min(failures, 16));
         long pauseMs = Math.max((long) (random.nextDouble() * ceiling), error.retryAfterMs());
-        if (!error.code().isTransient() || clock.monotonicMs() + pauseMs - sinceMs > giveUpMs) {
+        if (!error.code().isTransient() || error.code() == ErrorCode.CANCELLED || clock.monotonicMs() + pauseMs - sinceMs > giveUpMs) {
             throw error;
         }
         failures++;

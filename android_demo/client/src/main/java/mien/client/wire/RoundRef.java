@@ -8,12 +8,14 @@ public final class RoundRef {
     public final int round;
     public final int attempt;
 
+    /** Names an attempt at a round of a task. */
     public RoundRef(String taskId, int round, int attempt) {
         this.taskId = taskId;
         this.round = round;
         this.attempt = attempt;
     }
 
+    /** Returns the same as a message. */
     public RoundsOuterClass.RoundRef message() {
         return RoundsOuterClass.RoundRef.newBuilder().setTaskId(taskId).setRound(round).setAttempt(attempt).build();
     }

@@ -123,10 +123,12 @@ public final class Safetensors {
         }
     }
 
+    /** Returns the names of all tensors. */
     public Set<String> names() {
         return tensors.keySet();
     }
 
+    /** Returns a tensor of that type; throws CORRUPT_DATA where it is missing or of another. */
     public Tensor get(String name, String type) {
         Tensor tensor = tensors.get(name);
         if (tensor == null || !tensor.type.equals(type)) {

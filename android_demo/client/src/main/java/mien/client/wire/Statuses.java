@@ -16,12 +16,16 @@ public final class Statuses {
 
     private Statuses() {}
 
+    /** Returns what the failure of a call means; errors name the peer so. */
     public static MienException meaning(StatusRuntimeException error, String peer) {
         Metadata trailers = error.getTrailers();
         String word = trailers == null ? null : trailers.get(CODE);
         String description = error.getStatus().getDescription();
         String details = description == null ? "" : Texts.cut(description);
         long retryMs = retryAfterMs(trailers);
+        if (word == null && error.getStatus().getCode() == Status.Code.CANCELLED && Thread.currentThread().isInterrupted()) {
+            return MienException.cancelled(error);
+        }
         if (word == null && isUntrusted(error)) {
             return new MienException(
                     ErrorCode.CERTIFICATE,
@@ -36,7 +40,7 @@ public final class Statuses {
                     foreign(error.getStatus().getCode()), text + "; check address and network, retry", retryMs, error);
         }
         ErrorCode code = ErrorCode.of(word);
-        if (code == ErrorCode.DISK_FULL || code == ErrorCode.DATABASE || code.isOutOfReach() || code == ErrorCode.KEY_LOST) {
+        if (code == ErrorCode.DISK_FULL || code == ErrorCode.DATABASE || code == ErrorCode.CANCELLED || code.isOutOfReach() || code == ErrorCode.KEY_LOST) {
             // A server whose own disk, database or keys fail is one that is away; of this phone's keys it says nothing.
             String text = peer + " cannot store anything now (" + details + "); this is for its operator to mend";
             return new MienException(ErrorCode.UNREACHABLE, text, retryMs, error);

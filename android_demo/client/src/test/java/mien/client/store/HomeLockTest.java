@@ -58,6 +58,6 @@ public class HomeLockTest {
     }
 
     private static Device opened(Folder home) {
-        return new Device(home, new FileKeyProvider(home.folder("keys")), null, new Still(0), new Random(1));
+        return Device.at(home.path("")).keysInFiles().clock(new Still(0)).random(new Random(1)).open();
     }
 }
