@@ -13,6 +13,9 @@ from pathlib import Path
 DEMO = Path(__file__).resolve().parents[1]
 OUT = DEMO / "tools" / "target"
 JARS = OUT / "jars"
+CONSUMER_RULES = DEMO / "client" / "src" / "main" / "resources" / "META-INF" / "proguard" / "mien-client.pro"
+# The client's tests name all of it; an app names what it uses.
+KEEP_ALL_OF_MIEN = "-keep class mien.client.** { *; }\n-keep class mien.e2e.** { *; }\n-keep class mien.v1.** { *; }"
 # ONNX Runtime for the JVM would report to its maker what the tests run, and overflow its stack on a long command line.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
@@ -75,7 +78,7 @@ def classes_of(*modules: tuple[str, str]) -> list[str]:
 
 def dex(source: list[str], beside: list[str], *more_rules: str) -> Path:
     """Return classes.dex of jars and folders of classes, shrunk; ends the program if a lambda was left in."""
-    rules = (DEMO / "tools" / "shrink.pro").read_text()
+    rules = "".join(path.read_text() for path in (CONSUMER_RULES, DEMO / "tools" / "shrink.pro"))
     # In two steps: taking lambdas out of all of a library, before what is not used is gone, fails.
     proguard(source, OUT / "shrunk.jar", beside, rules, *more_rules)
     keep_all = ("-target 1.7", "-dontshrink", "-keep class ** { *; }")
