@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -54,8 +55,9 @@ def take_part(phone: JvmDevice) -> dict[str, Any]:
     return outcome
 
 
-def begin(story: Story, others: list[JvmDevice], pool: ThreadPoolExecutor, name: str) -> list[Future[dict[str, Any]]]:
-    """Submit a task of one round for six, in which the others begin to take part."""
+@contextlib.contextmanager
+def round_of_six(story: Story, others: list[JvmDevice], name: str) -> Iterator[list[Future[dict[str, Any]]]]:
+    """Submit a task of one round, in which the others begin to take part; they end where the test fails."""
     story.fleet.submit(
         TaskSpec(
             name,
@@ -69,7 +71,13 @@ def begin(story: Story, others: list[JvmDevice], pool: ThreadPoolExecutor, name:
             privacy=PrivacySpec(min_cohort=NUM_PHONES),
         )
     )
-    return [pool.submit(take_part, other) for other in others]
+    with ThreadPoolExecutor(len(others)) as pool:
+        try:
+            yield [pool.submit(take_part, other) for other in others]
+        except BaseException:
+            for other in others:
+                other.kill()
+            raise
 
 
 def counted(outcome: dict[str, Any]) -> bool:
@@ -81,22 +89,22 @@ def test_a_phone_that_is_stopped_counts_and_keeps_nobody_waiting(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
     """The others end without its help, before it is asked again; then it hears that it counted."""
-    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+    with JvmDevice(tmp_path / "home") as phone:
         enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=60)))
-        told = begin(story, others, pool, f"stopped-{at}")
-        while (outcome := phone.do("participate", at=at, unmet_then=["unmetered"], **AGREED))["kind"] == "WAIT":
-            pass
-        assert all(counted(each.result()) for each in told)
-        if at != "unmask":
-            assert outcome["words"][-1] == at, "nothing was said after it"
-        if at != "unmask" or not counted(outcome):  # the round may close before it looks whether it may go on
-            assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "unmetered")
-            assert phone.do("status")["pending"] == "round 1"
-            again = take_part(phone)
-            assert again["words"] == ["resumed"]
-            assert counted(again)
-        status = phone.do("status")
-        assert (status["pending"], status["num_private_sums"]) == ("", 1)
+        with round_of_six(story, others, f"stopped-{at}") as told:
+            while (outcome := phone.do("participate", at=at, unmet_then=["unmetered"], **AGREED))["kind"] == "WAIT":
+                pass
+            assert all(counted(each.result()) for each in told)
+            if at != "unmask":
+                assert outcome["words"][-1] == at, "nothing was said after it"
+            if at != "unmask" or not counted(outcome):  # the round may close before it looks whether it may go on
+                assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "unmetered")
+                assert phone.do("status")["pending"] == "round 1"
+                again = take_part(phone)
+                assert again["words"] == ["resumed"]
+                assert counted(again)
+            status = phone.do("status")
+            assert (status["pending"], status["num_private_sums"]) == ("", 1)
 
 
 @pytest.mark.parametrize("at", ["reported", "uploaded"])
@@ -104,27 +112,27 @@ def test_a_phone_that_is_cancelled_goes_on_later(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
     """Its thread is interrupted while the network is there: that is said as what it is, and nothing is lost."""
-    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+    with JvmDevice(tmp_path / "home") as phone:
         enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=62)))
-        told = begin(story, others, pool, f"cancelled-{at}")
-        while (outcome := phone.do("participate", at=at, then=[{"do": "cancel"}], **AGREED))["kind"] == "WAIT":
-            pass
-        assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "cancelled")
-        assert phone.do("status")["pending"] == "round 1"
-        again = take_part(phone)
-        assert again["words"][0] == "resumed"
-        assert counted(again)
-        assert all(counted(each.result()) for each in told)
-        assert phone.do("status")["num_private_sums"] == 1
+        with round_of_six(story, others, f"cancelled-{at}") as told:
+            while (outcome := phone.do("participate", at=at, then=[{"do": "cancel"}], **AGREED))["kind"] == "WAIT":
+                pass
+            assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "cancelled")
+            assert phone.do("status")["pending"] == "round 1"
+            again = take_part(phone)
+            assert again["words"][0] == "resumed"
+            assert counted(again)
+            assert all(counted(each.result()) for each in told)
+            assert phone.do("status")["num_private_sums"] == 1
 
 
 @pytest.mark.parametrize("at", ["uploaded", "consistency", "unmask"])
 def test_a_phone_whose_power_is_cut_counts_once(story: Story, others: list[JvmDevice], tmp_path: Path, at: str) -> None:
     """Its keys are gone with its memory: it says so, the others end without its help, and it hears that it counted."""
-    with ThreadPoolExecutor(len(others)) as pool:
+    with contextlib.ExitStack() as stack:
         with JvmDevice(tmp_path / "home") as phone:
             enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=61)))
-            told = begin(story, others, pool, f"cut-{at}")
+            told = stack.enter_context(round_of_six(story, others, f"cut-{at}"))
             phone.ends("participate", at=at, then=[{"do": "halt"}], **AGREED)
         with JvmDevice(tmp_path / "home") as phone:
             assert phone.do("status")["pending"] == "round 1"

@@ -97,13 +97,10 @@ public final class Journal {
     /** Writes a change, with those that waited for the key; where that is out of reach this one waits too, in memory. */
     private void change(Consumer<Content> change) {
         try {
-            uninterrupted(
-                    () -> {
-                        Content content = content();
-                        waiting.forEach(each -> each.accept(content));
-                        change.accept(content);
-                        put(content);
-                    });
+            Content content = content();
+            waiting.forEach(each -> each.accept(content));
+            change.accept(content);
+            put(content);
             waiting.clear();
         } catch (MienException error) {
             if (!error.code().isOutOfReach()) {
@@ -112,24 +109,6 @@ public final class Journal {
             waiting.add(change);
             if (waiting.size() > MOST) {
                 waiting.remove(0);
-            }
-        }
-    }
-
-    /** Writes also on a thread that is being stopped, whose interrupt would close files; it stays interrupted. */
-    private static void uninterrupted(Runnable write) {
-        boolean interrupted = Thread.interrupted();
-        try {
-            write.run();
-        } catch (MienException error) {
-            if (!Thread.interrupted()) {
-                throw error;
-            }
-            interrupted = true;
-            write.run(); // it came in the middle, and closed the file
-        } finally {
-            if (interrupted) {
-                Thread.currentThread().interrupt();
             }
         }
     }

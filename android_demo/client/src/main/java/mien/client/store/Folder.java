@@ -2,8 +2,8 @@ package mien.client.store;
 
 import java.io.IOException;
 import java.nio.ByteBuffer;
+import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
-import java.nio.channels.SeekableByteChannel;
 import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -66,7 +66,7 @@ public final class Folder {
     /** Returns a file's bytes, null where it does not exist. */
     public byte[] read(String name) {
         try {
-            return has(name) ? Files.readAllBytes(path.resolve(name)) : null;
+            return has(name) ? whole(() -> Files.readAllBytes(path.resolve(name))) : null;
         } catch (IOException error) {
             throw failed(name + " cannot be read", error);
         }
@@ -77,10 +77,16 @@ public final class Folder {
         if (!has(name)) {
             return null;
         }
-        try (FileChannel channel = FileChannel.open(path.resolve(name), StandardOpenOption.READ)) {
-            return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+        try {
+            return whole(() -> mapped(path.resolve(name)));
         } catch (IOException error) {
             throw failed(name + " cannot be read", error);
+        }
+    }
+
+    private static ByteBuffer mapped(Path file) throws IOException {
+        try (FileChannel channel = FileChannel.open(file, StandardOpenOption.READ)) {
+            return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
         }
     }
 
@@ -96,13 +102,8 @@ public final class Folder {
         try {
             Files.deleteIfExists(part);
             Files.createFile(part, PRIVATE);
-            try (FileChannel channel = FileChannel.open(part, StandardOpenOption.WRITE)) {
-                ByteBuffer buffer = ByteBuffer.wrap(data);
-                while (buffer.hasRemaining()) {
-                    channel.write(buffer);
-                }
-                channel.force(true);
-            }
+            put(part, 0, data);
+            force(part, StandardOpenOption.WRITE);
             Files.move(part, path.resolve(name), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
             sync();
         } catch (IOException error) {
@@ -122,7 +123,7 @@ public final class Folder {
         Set<StandardOpenOption> options =
                 EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.WRITE, StandardOpenOption.TRUNCATE_EXISTING);
         try {
-            Files.newByteChannel(path.resolve(name), options, PRIVATE).close();
+            FileChannel.open(path.resolve(name), options, PRIVATE).close();
             sync();
             return true;
         } catch (IOException error) {
@@ -153,12 +154,8 @@ public final class Folder {
 
     /** Adds bytes to a file that is not finished; what is there of it after a crash may be used, once it is checked. */
     public void append(String name, byte[] data) {
-        Set<StandardOpenOption> options = EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.APPEND);
-        try (SeekableByteChannel channel = Files.newByteChannel(part(name), options, PRIVATE)) {
-            ByteBuffer buffer = ByteBuffer.wrap(data);
-            while (buffer.hasRemaining()) {
-                channel.write(buffer);
-            }
+        try {
+            put(part(name), partSize(name), data);
         } catch (IOException error) {
             throw failed(name + " cannot be stored", error);
         }
@@ -172,8 +169,8 @@ public final class Folder {
     /** Says that a file is finished: from here on it is on stable storage under its name. */
     public void finish(String name) {
         Path part = part(name);
-        try (FileChannel channel = FileChannel.open(part, StandardOpenOption.WRITE)) {
-            channel.force(true);
+        try {
+            force(part, StandardOpenOption.WRITE);
             Files.move(part, path.resolve(name), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING);
             sync();
         } catch (IOException error) {
@@ -233,8 +230,58 @@ public final class Folder {
     }
 
     private void sync() throws IOException {
-        try (FileChannel channel = FileChannel.open(path, StandardOpenOption.READ)) {
-            channel.force(true);
+        force(path, StandardOpenOption.READ);
+    }
+
+    private static void force(Path file, StandardOpenOption option) throws IOException {
+        whole(
+                () -> {
+                    try (FileChannel channel = FileChannel.open(file, option)) {
+                        channel.force(true);
+                    }
+                    return true;
+                });
+    }
+
+    /** Writes bytes into a file from a place on, the same ones however often it has to begin. */
+    private static void put(Path file, long at, byte[] data) throws IOException {
+        Set<StandardOpenOption> options = EnumSet.of(StandardOpenOption.CREATE, StandardOpenOption.WRITE);
+        whole(
+                () -> {
+                    try (FileChannel channel = FileChannel.open(file, options, PRIVATE)) {
+                        ByteBuffer buffer = ByteBuffer.wrap(data);
+                        while (buffer.hasRemaining()) {
+                            channel.write(buffer, at + buffer.position());
+                        }
+                    }
+                    return true;
+                });
+    }
+
+    /** Something done to a file, which may be done again. */
+    private interface Access<T> {
+        T run() throws IOException;
+    }
+
+    /**
+     * Does it to the end also on a thread that is being stopped, whose interrupt would close the file in the midst: a disk
+     * keeps nobody waiting. The thread stays interrupted.
+     */
+    private static <T> T whole(Access<T> access) throws IOException {
+        boolean interrupted = Thread.interrupted();
+        try {
+            while (true) {
+                try {
+                    return access.run();
+                } catch (ClosedByInterruptException error) {
+                    Thread.interrupted();
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
     }
 

@@ -6,6 +6,7 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
+import java.util.Collections;
 import javax.crypto.SecretKey;
 import javax.crypto.spec.SecretKeySpec;
 import mien.client.ErrorCode;
@@ -116,5 +117,28 @@ public class StoresTest {
         Raised.by(ErrorCode.DATABASE, "a folder in its place", () -> root.write("a", new byte[] {2}));
         assertFalse(root.has("a.part"));
         assertTrue(inTheWay.has("b"));
+    }
+
+    @Test
+    public void aThreadThatIsBeingStoppedReadsAndWritesAllTheSame() {
+        Folder files = new Folder(folder.getRoot().toPath());
+        for (int time = 1; time <= 2; time++) {
+            Thread.currentThread().interrupt();
+            try {
+                files.write("a", Bytes.utf8("ada"));
+                files.append("b", Bytes.utf8("bo"));
+                files.append("b", Bytes.utf8("ris"));
+                files.finish("b");
+                assertEquals("adaboris", Bytes.text(files.read("a")) + Bytes.text(files.read("b")));
+                assertTrue(files.hasWhole("b", Bytes.hex(Bytes.sha256(Bytes.utf8("boris")))));
+                assertTrue(files.tryEmpty("c"));
+                files.rename("b", "d");
+                files.delete("d");
+                files.delete("c");
+            } finally {
+                assertTrue("it stays interrupted", Thread.interrupted());
+            }
+            assertEquals(Collections.singletonList("a"), files.names());
+        }
     }
 }
