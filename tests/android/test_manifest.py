@@ -40,3 +40,23 @@ def test_the_languages_are_those_that_there_are_words_in() -> None:
     named = {each.get(f"{ANDROID}name") for each in resource(application()["localeConfig"])}
     folders = (MAIN / "res").glob("values*/strings.xml")
     assert named == {path.parent.name.removeprefix("values").removeprefix("-") or "en" for path in folders}
+
+
+def test_the_gradle_files_say_what_the_tested_build_says() -> None:
+    """They cannot be run without Android's SDK; at least nobody has to look for what they forgot."""
+    demo = ROOT / "android_demo"
+    app = (demo / "app" / "build.gradle.kts").read_text()
+    sdk = ElementTree.parse(MAIN / "AndroidManifest.xml").getroot().find("uses-sdk")
+    assert sdk is not None
+    for name in ("minSdk", "targetSdk"):
+        assert f"{name} = {sdk.get(f'{ANDROID}{name}Version')}\n" in app
+    maven = "{http://maven.apache.org/POM/4.0.0}"
+    for module in ("client", "app"):
+        pom = ElementTree.parse(demo / module / "pom.xml").getroot()
+        needed = {each.findtext(f"{maven}artifactId", "") for each in pom.iter(f"{maven}dependency")} - {"mien-client"}
+        gradle = (demo / module / "build.gradle.kts").read_text()
+        missing = {each for each in needed - {"junit"} if f":{each}" not in gradle}
+        assert not missing, (module, missing)
+    parent = (demo / "pom.xml").read_text()
+    named = (demo / "build.gradle.kts").read_text().split("listOf(")[1].split(")")[0]
+    assert all(f"<{name.strip().strip(chr(34))}.version>" in parent for name in named.split(","))

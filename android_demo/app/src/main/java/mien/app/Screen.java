@@ -1,19 +1,27 @@
 package mien.app;
 
 import android.app.Activity;
+import android.graphics.Insets;
+import android.os.Build;
 import android.os.Bundle;
 import android.view.LayoutInflater;
 import android.view.View;
 import android.view.ViewGroup;
+import android.view.WindowInsets;
 import android.view.WindowManager;
 import android.widget.ScrollView;
 import android.widget.TextView;
+import android.window.OnBackInvokedCallback;
+import android.window.OnBackInvokedDispatcher;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import mien.client.MienException;
 
 /** A screen: a way back, a title, a place for messages, its own layout; slow work is done beside the main thread. */
 public abstract class Screen extends Activity {
+    private Runnable insteadOfBack;
+    private Object backGesture;
+
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
@@ -58,7 +66,67 @@ public abstract class Screen extends Activity {
         shown.setText(title);
         View back = findViewById(R.id.back);
         back.setVisibility(isHome() ? View.GONE : View.VISIBLE);
-        back.setOnClickListener(view -> onBackPressed());
+        back.setOnClickListener(view -> goBack());
+        findViewById(R.id.screen).setOnApplyWindowInsetsListener(Screen::clear);
+    }
+
+    /** Keeps clear of bars, the camera and the keyboard, under all of which a screen lies from Android 15 on. */
+    @SuppressWarnings("deprecation") // all that Android 10 has
+    private static WindowInsets clear(View screen, WindowInsets insets) {
+        if (Build.VERSION.SDK_INT < Build.VERSION_CODES.R) {
+            screen.setPadding(
+                    insets.getSystemWindowInsetLeft(), insets.getSystemWindowInsetTop(), insets.getSystemWindowInsetRight(),
+                    insets.getSystemWindowInsetBottom());
+            return insets.consumeSystemWindowInsets();
+        }
+        int kinds = WindowInsets.Type.systemBars() | WindowInsets.Type.displayCutout() | WindowInsets.Type.ime();
+        Insets inside = insets.getInsets(kinds);
+        screen.setPadding(inside.left, inside.top, inside.right, inside.bottom);
+        return WindowInsets.CONSUMED;
+    }
+
+    /** Has the way back, by gesture, button or arrow, do this; null: leave the screen, as it does from the beginning. */
+    protected final void onBack(Runnable instead) {
+        insteadOfBack = instead;
+        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) {
+            backGesture = BackGesture.follow(this, backGesture, instead);
+        }
+    }
+
+    private void goBack() {
+        if (insteadOfBack == null) {
+            finish();
+        } else {
+            insteadOfBack.run();
+        }
+    }
+
+    /** How Android up to 12 tells of it; later ones ask beforehand, so that they can show where it leads. */
+    @Override
+    @SuppressWarnings("deprecation")
+    public void onBackPressed() {
+        if (insteadOfBack == null) {
+            super.onBackPressed();
+        } else {
+            insteadOfBack.run();
+        }
+    }
+
+    /** What Android 10 to 12 do not have, in a class that they never load. */
+    private static final class BackGesture {
+        /** Returns what is registered now, in place of what was. */
+        static Object follow(Activity screen, Object before, Runnable instead) {
+            OnBackInvokedDispatcher dispatcher = screen.getOnBackInvokedDispatcher();
+            if (before != null) {
+                dispatcher.unregisterOnBackInvokedCallback((OnBackInvokedCallback) before);
+            }
+            if (instead == null) {
+                return null;
+            }
+            OnBackInvokedCallback now = instead::run;
+            dispatcher.registerOnBackInvokedCallback(OnBackInvokedDispatcher.PRIORITY_DEFAULT, now);
+            return now;
+        }
     }
 
     /** Says at a gate that is the owner's alone whether nothing guards it. */

@@ -10,9 +10,12 @@ import android.graphics.Canvas;
 import android.os.Looper;
 import android.os.StrictMode;
 import android.os.strictmode.Violation;
+import android.util.Pair;
 import android.view.View;
 import android.widget.ScrollView;
 import android.widget.TextView;
+import android.window.OnBackInvokedCallback;
+import android.window.OnBackInvokedDispatcher;
 import java.io.File;
 import java.io.FileOutputStream;
 import java.io.IOException;
@@ -30,6 +33,7 @@ import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
 import org.robolectric.annotation.Config;
 import org.robolectric.annotation.GraphicsMode;
+import org.robolectric.util.ReflectionHelpers;
 
 /** What tests of screens share: Android's own drawing, the real app but for its key store, waiting, pictures to look at. */
 @RunWith(RobolectricTestRunner.class)
@@ -80,6 +84,19 @@ public abstract class ScreenRunner {
 
     protected static void settle() {
         beside(() -> phone().settle(RuntimeEnvironment.getApplication()));
+    }
+
+    /** Goes back as Android 13 and later do it; returns whether the screen wanted to be asked. */
+    protected static boolean goBack(Activity screen) {
+        List<Pair<OnBackInvokedCallback, Integer>> registered =
+                ReflectionHelpers.getField(screen.getOnBackInvokedDispatcher(), "mCallbacks");
+        for (Pair<OnBackInvokedCallback, Integer> each : registered) {
+            if (each.second == OnBackInvokedDispatcher.PRIORITY_DEFAULT) {
+                each.first.onBackInvoked();
+                return true;
+            }
+        }
+        return false;
     }
 
     static Deleting.Done everythingDeleted(long patienceMs) {

@@ -6,8 +6,10 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.content.Intent;
+import android.graphics.Insets;
 import android.view.View;
 import android.view.ViewGroup;
+import android.view.WindowInsets;
 import android.widget.CheckBox;
 import android.widget.ImageView;
 import android.widget.TextView;
@@ -202,6 +204,23 @@ public class ScreensTest extends ScreenRunner {
         assertEquals(kept.getString(R.string.error_in_use), text(kept, R.id.message));
         other.close();
         shows(Robolectric.buildActivity(MainActivity.class).setup().get(), R.string.next_join);
+    }
+
+    @Test
+    public void aScreenKeepsClearOfBarsCameraAndKeyboard() {
+        Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
+        View screen = home.findViewById(R.id.screen);
+        WindowInsets bars =
+                new WindowInsets.Builder()
+                        .setInsets(WindowInsets.Type.systemBars(), Insets.of(0, 60, 0, 40))
+                        .setInsets(WindowInsets.Type.displayCutout(), Insets.of(80, 0, 0, 0))
+                        .setInsets(WindowInsets.Type.ime(), Insets.of(0, 0, 0, 500))
+                        .build();
+        assertTrue("nothing inside keeps clear of them again", screen.dispatchApplyWindowInsets(bars).isConsumed());
+        assertEquals(
+                Arrays.asList(80, 60, 0, 500),
+                Arrays.asList(
+                        screen.getPaddingLeft(), screen.getPaddingTop(), screen.getPaddingRight(), screen.getPaddingBottom()));
     }
 
     @Test

@@ -51,7 +51,6 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     private String name = "";
     private boolean trains;
     private boolean isInFront;
-    private boolean isStoring;
 
     @Override
     protected boolean showsFaces() {
@@ -189,7 +188,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
 
     private void store(boolean anyway) {
         EnrolmentSession complete = session;
-        isStoring = true;
+        onBack(() -> {}); // what is just being stored is there in a moment; it cannot be half cancelled
         work(() -> stored(complete, anyway), this::showDone, this::fail);
     }
 
@@ -200,7 +199,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     }
 
     private void fail(MienException error) {
-        isStoring = false;
+        onBack(null);
         if (error instanceof KnownFaceException) {
             askWhetherAnyway(((KnownFaceException) error).names);
             return;
@@ -228,7 +227,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     }
 
     private void showDone(EnrolmentSession.Enrolled enrolled) {
-        isStoring = false;
+        onBack(null);
         session = null;
         show(R.layout.enrol_done, R.string.enrol_title);
         Resources words = getResources();
@@ -271,14 +270,6 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     private static boolean cancelled(EnrolmentSession over) {
         over.cancel();
         return true;
-    }
-
-    /** What is just being stored is there in a moment; it cannot be half cancelled. */
-    @Override
-    public void onBackPressed() {
-        if (!isStoring) {
-            super.onBackPressed();
-        }
     }
 
     @Override

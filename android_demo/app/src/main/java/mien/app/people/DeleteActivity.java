@@ -50,6 +50,7 @@ public final class DeleteActivity extends OwnersScreen {
     private void showState() {
         Deleting.Done done = deletion.done(this);
         allowDeleting();
+        onBack(done == null ? null : this::beginAnew);
         setVisible(R.id.delete_asking, done == null);
         setVisible(R.id.deleted, done != null);
         if (done != null) {
@@ -67,15 +68,6 @@ public final class DeleteActivity extends OwnersScreen {
             return R.string.deleted_never_joined;
         }
         return done.told ? R.string.deleted_told : R.string.deleted_not_told;
-    }
-
-    @Override
-    public void onBackPressed() {
-        if (deletion != null && deletion.done(this) != null) {
-            beginAnew();
-        } else {
-            super.onBackPressed();
-        }
     }
 
     @Override

@@ -249,6 +249,7 @@ public class PeopleTest extends ScreenRunner {
         word.setText("delete ");
         assertTrue(screen.findViewById(R.id.delete_do).isEnabled());
         draw(screen, "delete");
+        assertFalse("until then it leads to where one came from", goBack(screen));
         Phone before = phone();
         screen.findViewById(R.id.delete_do).performClick();
         await("everything is deleted", () -> isShown(screen, R.id.deleted));
@@ -284,6 +285,9 @@ public class PeopleTest extends ScreenRunner {
         again.findViewById(R.id.back).performClick();
         Intent next = Shadows.shadowOf(again).getNextStartedActivity();
         assertEquals("what lies below is gone", MainActivity.class.getName(), next.getComponent().getClassName());
+        assertTrue(goBack(again));
+        next = Shadows.shadowOf(again).getNextStartedActivity();
+        assertEquals("by the gesture, too", MainActivity.class.getName(), next.getComponent().getClassName());
         phone().choices.agree(true, false);
         Activity later = Robolectric.buildActivity(DeleteActivity.class).setup().get();
         assertTrue("whoever begins anew may delete anew", isShown(later, R.id.delete_asking));

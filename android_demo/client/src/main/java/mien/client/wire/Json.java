@@ -1,5 +1,11 @@
 package mien.client.wire;
 
+import com.google.gson.Strictness;
+import com.google.gson.stream.JsonReader;
+import com.google.gson.stream.JsonToken;
+import com.google.gson.stream.MalformedJsonException;
+import java.io.IOException;
+import java.io.StringReader;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -11,33 +17,32 @@ import mien.client.MienException;
 /**
  * JSON as plain objects: Map, List, String, Boolean, Long, Double, null.
  *
- * <p>Reads at most 1 MiB and no numbers that are not finite. Writes the canonical form: sorted keys, no spaces.
+ * <p>Reads, by Gson, at most 1 MiB and no numbers that are not finite. Writes the canonical form: sorted keys, no spaces.
  */
 public final class Json {
     private static final int MAX_BYTES = 1 << 20;
     private static final int MAX_DEPTH = 64;
+    /** Which Gson's reader leaves out, and Python's refuses. */
+    private static final String BYTE_ORDER_MARK = "\uFEFF";
 
-    private final String text;
-    private final String what;
-    private int at;
-
-    private Json(String text, String what) {
-        this.text = text;
-        this.what = what;
-    }
+    private Json() {}
 
     /** Returns the value in UTF-8 JSON; throws CORRUPT_DATA naming {@code what}. */
     public static Object parse(byte[] data, String what) {
         if (data.length > MAX_BYTES) {
             throw new MienException(ErrorCode.CORRUPT_DATA, what + " is longer than 1 MiB; fetch it again");
         }
-        Json reader = new Json(Bytes.text(data), what);
-        Object value = reader.value(0);
-        reader.skipSpaces();
-        if (reader.at != reader.text.length()) {
-            throw reader.broken();
+        String text = Bytes.text(data);
+        try (JsonReader reader = new JsonReader(new StringReader(text))) {
+            reader.setStrictness(Strictness.STRICT);
+            reader.setNestingLimit(MAX_DEPTH);
+            Object value = text.startsWith(BYTE_ORDER_MARK) ? broken() : value(reader);
+            return reader.peek() == JsonToken.END_DOCUMENT ? value : broken();
+        } catch (IOException | IllegalStateException error) {
+            throw new MienException(ErrorCode.CORRUPT_DATA, what + " is not JSON; fetch it again", error);
+        } catch (NumberFormatException error) {
+            throw new MienException(ErrorCode.CORRUPT_DATA, what + " holds a number that is too large", error);
         }
-        return value;
     }
 
     /** Returns the object in UTF-8 JSON, as {@link Fields}; throws CORRUPT_DATA naming {@code what}. */
@@ -45,154 +50,56 @@ public final class Json {
         return Fields.of(parse(data, what), what);
     }
 
-    private MienException broken() {
-        return new MienException(ErrorCode.CORRUPT_DATA, what + " is not JSON; fetch it again");
+    private static Object broken() throws IOException {
+        throw new MalformedJsonException("the reader takes it, and Mien does not");
     }
 
-    private Object value(int depth) {
-        skipSpaces();
-        if (depth > MAX_DEPTH || at >= text.length()) {
-            throw broken();
-        }
-        switch (text.charAt(at)) {
-            case '{':
-                return object(depth);
-            case '[':
-                return list(depth);
-            case '"':
-                return string();
-            case 't':
-                return word("true", Boolean.TRUE);
-            case 'f':
-                return word("false", Boolean.FALSE);
-            case 'n':
-                return word("null", null);
+    private static Object value(JsonReader reader) throws IOException {
+        switch (reader.peek()) {
+            case BEGIN_OBJECT:
+                return fields(reader);
+            case BEGIN_ARRAY:
+                List<Object> items = new ArrayList<>();
+                reader.beginArray();
+                while (reader.hasNext()) {
+                    items.add(value(reader));
+                }
+                reader.endArray();
+                return items;
+            case STRING:
+                return reader.nextString();
+            case BOOLEAN:
+                return reader.nextBoolean();
+            case NULL:
+                reader.nextNull();
+                return null;
+            case NUMBER:
+                String word = reader.nextString();
+                return word.matches("-?[0-9]+") ? (Object) Long.parseLong(word) : (Object) finite(Double.parseDouble(word));
             default:
-                return number();
+                return broken();
         }
     }
 
-    private Map<String, Object> object(int depth) {
+    private static Map<String, Object> fields(JsonReader reader) throws IOException {
         Map<String, Object> fields = new LinkedHashMap<>();
-        at++;
-        skipSpaces();
-        if (take('}')) {
-            return fields;
-        }
-        do {
-            skipSpaces();
-            if (at >= text.length() || text.charAt(at) != '"') {
-                throw broken();
-            }
-            String name = string();
-            skipSpaces();
-            expect(':');
+        reader.beginObject();
+        while (reader.hasNext()) {
+            String name = reader.nextName();
             if (fields.containsKey(name)) {
-                throw broken();
+                broken();
             }
-            fields.put(name, value(depth + 1));
-            skipSpaces();
-        } while (take(','));
-        expect('}');
+            fields.put(name, value(reader));
+        }
+        reader.endObject();
         return fields;
     }
 
-    private List<Object> list(int depth) {
-        List<Object> items = new ArrayList<>();
-        at++;
-        skipSpaces();
-        if (take(']')) {
-            return items;
+    private static double finite(double value) {
+        if (Double.isInfinite(value)) {
+            throw new NumberFormatException("beyond what a number holds");
         }
-        do {
-            items.add(value(depth + 1));
-            skipSpaces();
-        } while (take(','));
-        expect(']');
-        return items;
-    }
-
-    private String string() {
-        StringBuilder read = new StringBuilder();
-        at++;
-        while (at < text.length()) {
-            char each = text.charAt(at++);
-            if (each == '"') {
-                return read.toString();
-            }
-            if (each < ' ') {
-                throw broken();
-            }
-            read.append(each == '\\' ? escaped() : each);
-        }
-        throw broken();
-    }
-
-    private char escaped() {
-        if (at >= text.length()) {
-            throw broken();
-        }
-        char each = text.charAt(at++);
-        int simple = "\"\\/bfnrt".indexOf(each);
-        if (simple >= 0) {
-            return "\"\\/\b\f\n\r\t".charAt(simple);
-        }
-        if (each != 'u' || at + 4 > text.length() || !text.substring(at, at + 4).matches("[0-9a-fA-F]{4}")) {
-            throw broken();
-        }
-        at += 4;
-        return (char) Integer.parseInt(text.substring(at - 4, at), 16);
-    }
-
-    private Object number() {
-        int start = at;
-        while (at < text.length() && "+-.0123456789eE".indexOf(text.charAt(at)) >= 0) {
-            at++;
-        }
-        String word = text.substring(start, at);
-        if (!word.matches("-?(0|[1-9][0-9]*)(\\.[0-9]+)?([eE][+-]?[0-9]+)?")) {
-            throw broken();
-        }
-        try {
-            if (word.matches("-?[0-9]+")) {
-                return Long.parseLong(word);
-            }
-            double value = Double.parseDouble(word);
-            if (!Double.isInfinite(value)) {
-                return value;
-            }
-        } catch (NumberFormatException error) {
-            throw new MienException(ErrorCode.CORRUPT_DATA, what + " holds a number that is too large", error);
-        }
-        throw broken();
-    }
-
-    private Object word(String word, Object value) {
-        if (!text.startsWith(word, at)) {
-            throw broken();
-        }
-        at += word.length();
         return value;
-    }
-
-    private void skipSpaces() {
-        while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) {
-            at++;
-        }
-    }
-
-    private boolean take(char wanted) {
-        if (at < text.length() && text.charAt(at) == wanted) {
-            at++;
-            return true;
-        }
-        return false;
-    }
-
-    private void expect(char wanted) {
-        if (!take(wanted)) {
-            throw broken();
-        }
     }
 
     // Writing
