@@ -10,7 +10,6 @@ import android.graphics.Canvas;
 import android.os.Looper;
 import android.os.StrictMode;
 import android.os.strictmode.Violation;
-import android.util.Pair;
 import android.view.View;
 import android.widget.ScrollView;
 import android.widget.TextView;
@@ -21,6 +20,7 @@ import java.io.FileOutputStream;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.function.BooleanSupplier;
 import mien.client.Device;
@@ -88,11 +88,11 @@ public abstract class ScreenRunner {
 
     /** Goes back as Android 13 and later do it; returns whether the screen wanted to be asked. */
     protected static boolean goBack(Activity screen) {
-        List<Pair<OnBackInvokedCallback, Integer>> registered =
-                ReflectionHelpers.getField(screen.getOnBackInvokedDispatcher(), "mCallbacks");
-        for (Pair<OnBackInvokedCallback, Integer> each : registered) {
-            if (each.second == OnBackInvokedDispatcher.PRIORITY_DEFAULT) {
-                each.first.onBackInvoked();
+        Object window = ReflectionHelpers.getField(screen.getOnBackInvokedDispatcher(), "mActualDispatcher");
+        Map<OnBackInvokedCallback, Integer> registered = ReflectionHelpers.getField(window, "mAllCallbacks");
+        for (Map.Entry<OnBackInvokedCallback, Integer> each : registered.entrySet()) {
+            if (each.getValue() == OnBackInvokedDispatcher.PRIORITY_DEFAULT) {
+                each.getKey().onBackInvoked();
                 return true;
             }
         }
@@ -109,6 +109,7 @@ public abstract class ScreenRunner {
     @Before
     public void watch() {
         WAITED.clear();
+        RuntimeEnvironment.getApplication().getApplicationInfo().setEnableOnBackInvokedCallback(true); // as the manifest says
         StrictMode.setThreadPolicy(
                 new StrictMode.ThreadPolicy.Builder()
                         .detectCustomSlowCalls()
