@@ -340,7 +340,8 @@ public final class Camera2FrameSource implements FrameSource {
                                     copy(planes[0]),
                                     copy(planes[1]),
                                     copy(planes[2]));
-                } catch (MienException error) { // a plane is shorter than it says
+                } catch (MienException | IllegalStateException | UnsupportedOperationException error) {
+                    // A plane is shorter than it says, or the camera gives other pictures than were asked for.
                     fail(Trouble.BROKEN);
                     return;
                 }

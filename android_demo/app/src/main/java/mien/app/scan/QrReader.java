@@ -31,7 +31,8 @@ final class QrReader {
     private String read(LuminanceSource picture) {
         try {
             return reader.decode(new BinaryBitmap(new HybridBinarizer(picture)), HINTS).getText();
-        } catch (ReaderException error) { // no code, or one that cannot be made out yet: the next picture comes
+        } catch (ReaderException | RuntimeException | OutOfMemoryError error) {
+            // No code, or one that cannot be made out yet, which ends no app however ZXing says it: the next picture comes.
             return null;
         }
     }

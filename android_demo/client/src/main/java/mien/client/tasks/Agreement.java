@@ -2,6 +2,7 @@ package mien.client.tasks;
 
 import java.util.Collections;
 import java.util.EnumSet;
+import java.util.HashSet;
 import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -76,8 +77,8 @@ public final class Agreement {
             throw new MienException(ErrorCode.CONFIG, "the largest epsilon is " + maxEpsilon + "; it must be positive");
         }
         this.minCohort = minCohort;
-        this.profiles = profiles;
-        this.reveals = reveals;
+        this.profiles = Collections.unmodifiableSet(new HashSet<>(profiles)); // what was agreed to, whatever becomes of theirs
+        this.reveals = Collections.unmodifiableSet(new HashSet<>(reveals));
         this.maxSumsPerModel = maxSumsPerModel;
         this.maxSumsPerDay = maxSumsPerDay;
         this.minPeerAgeDays = minPeerAgeDays;

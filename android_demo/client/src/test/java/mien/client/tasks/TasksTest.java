@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.EnumSet;
+import java.util.Set;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
@@ -149,5 +150,19 @@ public class TasksTest {
             }
         }
         assertTrue(skellam > 0);
+    }
+
+    @Test
+    public void whatWasAgreedToStaysAsItWas() {
+        Set<Profile> profiles = EnumSet.of(Profile.MALICIOUS_SERVER);
+        Agreement agreed = new Agreement(4, profiles);
+        profiles.add(Profile.HONEST_BUT_CURIOUS);
+        assertEquals(EnumSet.of(Profile.MALICIOUS_SERVER), agreed.profiles);
+        try {
+            agreed.reveals.add(Agreement.CLASS_MOMENT);
+        } catch (UnsupportedOperationException error) {
+            return;
+        }
+        throw new AssertionError("an owner's agreement was widened behind their back");
     }
 }
