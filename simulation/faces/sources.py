@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +19,11 @@ from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.methods.base import Crops
 from mien.shell.doing import counting
 from mien.specs import FaceInputSpec
+from simulation.faces import named
 from simulation.faces.datasets import digest, find_people, people_of
 from simulation.faces.partitions import Counts, Holding
 from simulation.faces.recordio import RecordArchive
-from simulation.faces.store import CropStore, read_manifest, taken
+from simulation.faces.store import CropStore, is_store, read_manifest, taken
 
 T = TypeVar("T")
 KEEP_BYTES: Final = 4 << 30
@@ -36,7 +36,7 @@ MAX_IMAGES: Final = 100_000_000
 @dataclass(frozen=True)
 class FacesSource:
     """One data set: a `folder` of name/*.jpg, a record archive (`rec`, the path of train.rec), a `store` (the folder
-    of mien-sim data import), or the `shipped` faces.
+    of mien-sim data import), one that is `named` (`simulation.faces.named`), or the `shipped` faces.
 
     Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
     Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
@@ -45,7 +45,7 @@ class FacesSource:
     these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
     """
 
-    kind: Literal["folder", "rec", "store", "shipped"] = "folder"
+    kind: Literal["folder", "rec", "store", "named", "shipped"] = "folder"
     path: str = ""
     domain: str = ""
     labelled: bool = True
@@ -57,6 +57,8 @@ class FacesSource:
     def __post_init__(self) -> None:
         if (self.kind == "shipped") == bool(self.path):
             raise ConfigError("faces.path names a folder or archive; the shipped faces have none")
+        if self.kind == "named" and self.path == named.SHIPPED:
+            raise ConfigError('the shipped faces are a kind of their own; write kind = "shipped" and leave path out')
         if not (self.labelled or self.domain):
             raise ConfigError("faces.labelled = false needs faces.domain, by which clients of these people are known")
         if not 0 <= self.identities <= max(self.images, 0):
@@ -74,22 +76,40 @@ class FacesSource:
 
 
 def faces_root(faces: Path | None) -> Path:
-    """Return where the paths of an experiment's faces start: `faces`, else MIEN_DATA, else here."""
-    if faces is None:
-        return Path(os.environ.get("MIEN_DATA", "."))
+    """Return where the paths of an experiment's faces start: `faces` if that is a folder, else MIEN_DATA, else here."""
+    if faces is None or named.is_name(faces):
+        return named.data_folder()
     if not faces.is_dir():
         raise NotFoundError(f"there is no folder {faces}; name the one in which the experiment's faces lie")
     return faces
 
 
+def faces_named(faces: Path | None) -> dict[str, str]:
+    """Return the table [[faces]] that --faces stands for where it is a data set's name; empty for a folder, and none.
+
+    Raises as `simulation.faces.named.find_here`.
+    """
+    if faces is None or not named.is_name(faces):
+        return {}
+    if str(faces) == named.SHIPPED:
+        return {"kind": "shipped"}
+    named.find_here(str(faces))
+    return {"kind": "named", "path": str(faces)}
+
+
 def place_of(source: FacesSource, root: Path) -> Path:
-    """Return a source's path, taken from `root` unless it is absolute."""
-    return root / source.path
+    """Return a source's path, taken from `root` unless it is absolute; of a named one as `named.find`."""
+    return named.find(source.path, root) if source.kind == "named" else root / source.path
+
+
+def kind_of(source: FacesSource, root: Path) -> str:
+    """Return a source's kind; that of a named one is `store` or `folder`, by what lies there."""
+    return source.kind if source.kind != "named" else "store" if is_store(place_of(source, root)) else "folder"
 
 
 def is_there(source: FacesSource, root: Path) -> bool:
     """Return whether a source's data are on this machine."""
-    return source.kind == "shipped" or place_of(source, root).exists()
+    return source.kind == "shipped" or (root / source.path).exists()
 
 
 class Image(Protocol):
@@ -153,13 +173,14 @@ def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     """
     people: dict[str, PersonImages]
     _check_there(source, root)
-    if source.kind == "rec":
+    kind = kind_of(source, root)
+    if kind == "rec":
         people = _archived(source, place_of(source, root))
-    elif source.kind == "store":
+    elif kind == "store":
         store = CropStore(place_of(source, root))
         people = {name: StoredImages(store, number) for number, name in enumerate(store.names())}
     else:
-        found = people_of(None) if source.kind == "shipped" else find_people(place_of(source, root))
+        found = people_of(None) if kind == "shipped" else find_people(place_of(source, root))
         people = {name: list[Image](files) for name, files in found.items()}
     if not source.exclude:
         return people
@@ -184,7 +205,7 @@ def data_sha256(sources: Sequence[FacesSource], root: Path) -> str:
             archive = place_of(source, root)
             _opened(archive)  # raises for an archive without its index
             total.update(archive.with_suffix(".idx").read_bytes() + str(archive.stat().st_size).encode())
-        elif source.kind == "store":
+        elif kind_of(source, root) == "store":
             total.update(read_manifest(place_of(source, root)).content_sha256.encode())
         else:
             found = images_of(source, root).items()
@@ -198,12 +219,14 @@ def _check_there(source: FacesSource, root: Path) -> None:
 
     Raises ConfigError for a data set of real people that the experiment calls synthetic: reports would map them.
     """
-    if not is_there(source, root):
+    if source.kind == "named":
+        place_of(source, root)
+    elif not is_there(source, root):
         raise NotFoundError(
             f"there is no {source.path} in {root.resolve()}: relative paths of an experiment's faces start at --faces, "
             "else at MIEN_DATA, else here; name that folder, or give an absolute path (--dry-run needs no faces)"
         )
-    if source.kind == "store" and source.synthetic and not read_manifest(place_of(source, root)).is_synthetic:
+    if source.synthetic and kind_of(source, root) == "store" and not read_manifest(place_of(source, root)).is_synthetic:
         raise ConfigError(
             f"faces.synthetic is true, and the data set {source.path} was imported as one of real people; leave "
             "synthetic out, or import the faces again with --synthetic if they are nobody's"

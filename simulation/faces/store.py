@@ -124,12 +124,17 @@ class StoreManifest:
         return to_canonical_json(to_mapping(self))
 
 
+def is_store(folder: Path) -> bool:
+    """Return whether a folder is one of `mien-sim data import`."""
+    return (folder / MANIFEST).is_file()
+
+
 def read_manifest(folder: Path) -> StoreManifest:
     """Return the manifest of the store in a folder.
 
     Raises NotFoundError where there is none, VersionError for a later format, CorruptDataError for a damaged file.
     """
-    if not (folder / MANIFEST).is_file():
+    if not is_store(folder):
         raise NotFoundError(f"{folder} holds no data set; make one with mien-sim data import")
     data = parse_json(read_limited(folder / MANIFEST, MAX_MANIFEST_BYTES, what=MANIFEST), what=MANIFEST)
     if not isinstance(data, dict):

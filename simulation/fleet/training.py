@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from mien.errors import ConfigError
 from mien.layout import ParameterPart
@@ -82,12 +83,15 @@ def landings(
 class Trainer:
     """An experiment's model, faces and evaluation, for histories of fleets whose phones are its clients."""
 
-    def __init__(self, path: Path, root: Path) -> None:
-        """Read an experiment and who holds what; `root` is where the paths of its faces start."""
+    def __init__(self, path: Path, root: Path, faces: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Read an experiment and who holds what; `root` is where the paths of its faces start.
+
+        `faces`, unless empty, stands in for all its tables [[faces]].
+        """
         from simulation.faces.sources import counts_of
         from simulation.runs.spec import make_plan
 
-        self.spec: RunSpec = load(path)
+        self.spec: RunSpec = load(path, faces)
         if not self.spec.is_federated or self.spec.central is not None:
             raise ConfigError("a fleet's phones train by its tasks; leave system and [central] out of the experiment")
         self._root = root

@@ -26,6 +26,8 @@ data_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Prepar
 app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
+_A_NAME: Final = "a name: shipped, lfw, or another folder in MIEN_DATA"
+_INSTEAD: Final = "the name of faces in place of the file's: shipped, lfw, or another folder in MIEN_DATA"
 _LOADING: Final = "Loading torch and the simulator"
 
 
@@ -36,7 +38,9 @@ def main() -> None:
 
 @app.command()
 def demo(
-    faces: Annotated[Path | None, typer.Option(help="Your own faces: a folder of folders, name/*.jpg.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help=f"Your own faces: a folder of folders, name/*.jpg, or {_A_NAME}.")
+    ] = None,
     phones: Annotated[int, typer.Option(min=4, max=32, help="How many phones take part.")] = 10,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Rounds of a task that trains; default: the task's own.")
@@ -58,8 +62,9 @@ def demo(
     with doing(_LOADING):
         from simulation.demo.run import run_demo
         from simulation.demo.stage import DemoOptions
+        from simulation.faces.named import folder_of
 
-    run_demo(DemoOptions(out, faces, phones, rounds, task, seed, keep), as_json=as_json)
+    run_demo(DemoOptions(out, folder_of(faces), phones, rounds, task, seed, keep), as_json=as_json)
 
 
 @app.command("run")
@@ -67,7 +72,8 @@ def run_command(
     experiment: Annotated[Path, typer.Argument(help="The experiment, a TOML file.")],
     out: Annotated[Path | None, typer.Option(help="Where records go; default: out/runs/NAME.")] = None,
     faces: Annotated[
-        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+        Path | None,
+        typer.Option(help=f"Where paths of faces start (default: MIEN_DATA, else here), or {_INSTEAD}."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run that the folder holds.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
@@ -91,7 +97,7 @@ def run_command(
     Example: mien-sim run simulation/papers/fedface/phones.toml --out out/phones
     """
     with doing(_LOADING):
-        from simulation.faces.sources import faces_root
+        from simulation.faces.sources import faces_named, faces_root
         from simulation.pages.run_page import write_run
         from simulation.program.progress import said_when_interrupted, watching
         from simulation.runs.experiment import harm
@@ -100,7 +106,7 @@ def run_command(
         from simulation.runs.run import run_experiment
         from simulation.runs.spec import from_data, load_data, with_changes
 
-    data, swept = load_data(experiment)
+    data, swept = load_data(experiment, faces_named(faces))
     spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
     root = faces_root(faces)
     if dry_run:
@@ -170,7 +176,8 @@ def sweep(
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Where runs go; default: out/sweeps/NAME.")] = None,
     faces: Annotated[
-        Path | None, typer.Option(help="Where the paths of faces start; default: MIEN_DATA, else this folder.")
+        Path | None,
+        typer.Option(help=f"Where paths of faces start (default: MIEN_DATA, else here), or {_INSTEAD}."),
     ] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files, a folder a run.")] = None,
     as_json: Json = False,
@@ -180,14 +187,15 @@ def sweep(
     Example: mien-sim sweep simulation/papers/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
     """
     with doing(_LOADING):
-        from simulation.faces.sources import faces_root
+        from simulation.faces.sources import faces_named, faces_root
         from simulation.pages.sweep_page import write_sweep
         from simulation.program.progress import said_when_interrupted, watching
         from simulation.runs.experiment import markdown
         from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
         from simulation.runs.records import REPORT, TABLES
 
-    root, swept = faces_root(faces), load_sweep(experiment, settings or (), seeds)
+    root, named = faces_root(faces), faces_named(faces)
+    swept = load_sweep(experiment, settings or (), seeds, named)
     folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
 
     def stopped() -> str:
@@ -199,7 +207,7 @@ def sweep(
             folder,
             root,
             jobs=jobs,
-            command=command_of(experiment, settings or (), seeds),
+            command=command_of(experiment, settings or (), seeds, str(faces) if named else ""),
             events=tensorboard,
             tell=watcher.tell,
             tick=lambda: watcher.show(rounds_done(swept, folder), total),
@@ -312,7 +320,7 @@ def reproduce(
     jobs: Annotated[int, typer.Option(min=1, help="Processes of one thread each.")] = 1,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of every row; three or more give intervals.")] = 3,
     faces: Annotated[
-        Path | None, typer.Option(help="Faces, a folder name/*.jpg; default: synthetic112 of MIEN_DATA.")
+        Path | None, typer.Option(help=f"Faces, a folder name/*.jpg, or {_A_NAME}; default: synthetic112.")
     ] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="Measure this row alone, named as in the study's tables; may be repeated.")
@@ -356,7 +364,7 @@ def fleet(
         Path | None, typer.Option(help="Train, too: this experiment's clients are the phones, on its model and faces.")
     ] = None,
     faces: Annotated[
-        Path | None, typer.Option(help="Where the paths of its faces start; default: MIEN_DATA, else this folder.")
+        Path | None, typer.Option(help=f"Where its faces' paths start (default: MIEN_DATA, else here), or {_INSTEAD}.")
     ] = None,
     show_profile: Annotated[bool, typer.Option("--show-profile", help="Print the default profile.")] = False,
     as_json: Json = False,
@@ -479,7 +487,9 @@ def phones(
     rounds: Annotated[int, typer.Option(min=0, help="Stop when so many rounds closed; 0: when nothing happens.")] = 3,
     task: Annotated[Path | None, typer.Option(help="With --local: the task in TOML; default: the last layer.")] = None,
     model: Annotated[Path | None, typer.Option(help="With --local: a folder of model export.")] = None,
-    faces: Annotated[Path | None, typer.Option(help="Crops, a folder of data import; default: shipped faces.")] = None,
+    faces: Annotated[
+        Path | None, typer.Option(help=f"Crops, a folder of data import, or {_A_NAME}; default: shipped.")
+    ] = None,
     images: Annotated[int, typer.Option(min=1, help="Crops a phone.")] = 4,
     replay_updates: Annotated[
         bool, typer.Option("--replay-updates", help="Train nothing, send random numbers of the right shape: pure load.")
@@ -499,13 +509,14 @@ def phones(
 
     Example: mien-sim phones --local --count 200 --rounds 5 --drop-out 0.1
     """
+    from simulation.faces.named import folder_of
     from simulation.phones.client import Faults
     from simulation.phones.fleet import FleetOptions
     from simulation.phones.run import PhonesOptions, run_phones
 
     fleet = FleetOptions(rounds, idle, replay_updates, seed, Faults(drop_out, reconnect, slow, away))
     options = PhonesOptions(
-        out, count, processes, fleet, local, invites, operator, population, task, model, faces, images
+        out, count, processes, fleet, local, invites, operator, population, task, model, folder_of(faces), images
     )
     if not run_phones(options, as_json=as_json):
         raise typer.Exit(1)

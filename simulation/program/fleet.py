@@ -49,7 +49,7 @@ class Options:
     """The command's options; `phones` is None for as many as the trace or the experiment has, or 10,000.
 
     With an `experiment` its clients are the phones, and cohorts train; paths of its faces start at `faces`, by default
-    at MIEN_DATA.
+    at MIEN_DATA, or `faces` names a data set in place of them.
     """
 
     tasks: tuple[Path, ...]
@@ -126,9 +126,9 @@ def _check_uncut(profile: Profile) -> None:
 
 
 def _trainer(experiment: Path, faces: Path | None) -> Trainer:
-    from simulation.faces.sources import faces_root  # with torch, which timing alone does not need
+    from simulation.faces.sources import faces_named, faces_root  # with torch, which timing alone does not need
 
-    return Trainer(experiment, faces_root(faces))
+    return Trainer(experiment, faces_root(faces), faces_named(faces))
 
 
 def show_profile() -> None:

@@ -16,6 +16,7 @@ from mien.errors import ConfigError, NotFoundError
 from mien.records import to_mapping
 from mien.shell import cli
 from mien.shell.files import make_folder, write_atomically
+from simulation.faces.named import folder_of
 from simulation.runs.experiment import Results, markdown
 from simulation.runs.pool import run_all
 from simulation.runs.records import only_writer, refuse_others
@@ -44,15 +45,14 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
     A quick run without a folder takes the synthetic faces that come with the package. Raises NotFoundError where a
     whole run has no faces.
     """
-    if faces is not None:
-        if not faces.is_dir():
-            raise NotFoundError(f"there is no folder {faces}; name one that holds a folder of images per person")
-        return faces.resolve()
+    named = folder_of(faces)
+    if named is not None:
+        return named.resolve()
     if quick:
         return None
     data = os.environ.get("MIEN_DATA")
     folder = _FACES.get(name, "synthetic112")
-    found = Path(data) / folder if data else None
+    found = Path(data) / folder if data and faces is None else None
     if found is None or not found.is_dir():
         raise NotFoundError(
             f"{name} needs hundreds of people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder "

@@ -28,6 +28,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError
@@ -62,14 +63,20 @@ def num_rounds_of(sweep: Experiment) -> int:
     return sum(row.spec.num_rounds for row in sweep.rows) * len(sweep.seeds)
 
 
-def load_sweep(path: Path, settings: Sequence[str] = (), num_seeds: int | None = None) -> Experiment:
+def load_sweep(
+    path: Path,
+    settings: Sequence[str] = (),
+    num_seeds: int | None = None,
+    faces: Mapping[str, str] = MappingProxyType({}),
+) -> Experiment:
     """Return the sweep of an experiment's file; `settings` are further grid lines FIELD=VALUE,VALUE.
 
-    `num_seeds` stands in for the file's seeds: 0, 1, ... Raises as `make_sweep` and `simulation.runs.spec.load`.
+    `num_seeds` stands in for the file's seeds: 0, 1, ..., and `faces`, unless empty, for its [[faces]]. Raises as
+    `make_sweep` and `simulation.runs.spec.load`.
     """
     if num_seeds is not None and not 1 <= num_seeds <= MAX_RUNS:
         raise ConfigError(f"--seeds is {num_seeds}; it must lie between 1 and {MAX_RUNS}")
-    data, table = load_data(path)
+    data, table = load_data(path, faces)
     grid = dict(grid_line(text) for text in settings)
     return make_sweep(data, table, grid, None if num_seeds is None else tuple(range(num_seeds)))
 
@@ -334,10 +341,14 @@ def _faces_of(row: Mapping[str, Any]) -> str:
     return str(row.get("data_sha256", ""))
 
 
-def command_of(experiment: Path, settings: Sequence[str], num_seeds: int | None) -> str:
-    """Return the command that gives a sweep again; where its faces lie and how many processes work is left out."""
+def command_of(experiment: Path, settings: Sequence[str], num_seeds: int | None, faces: str = "") -> str:
+    """Return the command that gives a sweep again; where its faces lie and how many processes work is left out.
+
+    `faces` is their name where they were named in place of the file's.
+    """
     words = ["mien-sim", "sweep", str(experiment)]
     words += [word for text in settings for word in ("--set", text)]
+    words += ["--faces", faces] if faces else []
     return shlex.join([*words, *(["--seeds", str(num_seeds)] if num_seeds else [])])
 
 

@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -362,13 +362,15 @@ def with_code(data: dict[str, Any], folder: Path) -> dict[str, Any]:
     return {**data, **method, "code": to_mapping(code)}
 
 
-def load(path: Path) -> RunSpec:
+def load(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> RunSpec:
     """Return the experiment in a file; raises NotFoundError where there is none, else as `parse`."""
-    return from_data(load_data(path)[0])
+    return from_data(load_data(path, faces)[0])
 
 
-def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+def load_data(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an experiment's file as `parse_data` does, methods of files named by it entered.
+
+    `faces`, unless empty, stands in for all tables [[faces]] of the file.
 
     Raises NotFoundError where there is none, and as `with_code`.
     """
@@ -382,6 +384,8 @@ def load_data(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
     if isinstance(cases := table.get("cases"), list):
         table["cases"] = [with_code(each, path.parent) if isinstance(each, dict) else each for each in cases]
+    if faces:
+        data["faces"] = [dict(faces)]
     return with_code(data, path.parent), table
 
 

@@ -56,6 +56,9 @@ def test_mistakes_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NotFoundError, match="there is no folder"):
         reproduce.faces_for("fedface", tmp_path / "none", quick=True)
     assert reproduce.faces_for("fedface", None, quick=True) is None
+    assert reproduce.faces_for("fedface", Path("shipped"), quick=True) is None
+    with pytest.raises(NotFoundError, match="fedface needs hundreds of people"):
+        reproduce.faces_for("fedface", Path("shipped"), quick=False)
     with pytest.raises(MienError, match="holds no records"):
         report(tmp_path, None, as_json=True)
 
