@@ -335,7 +335,7 @@ class Device:
         if recogniser.variant is not None:
             raise ConfigError(
                 f"a personal model is made on the model in float32, this phone uses {recogniser.variant.tier}; set "
-                "inference.tier to float32 and run `mien-device update` first"
+                "inference.tier to float32 and call `Device.update()` first"
             )
         return self._personalise(recogniser, form or self.config.personal_backbone)
 
@@ -473,7 +473,7 @@ class Device:
             self.update()
             form = self.gallery.form_id
         if form is None:
-            raise NotFoundError("no model is here; run `mien-device update`")
+            raise NotFoundError("no model is here; call `Device.update()`")
         variant = self.variants.load(form) if variant_of(form) else None
         return self._recogniser(self.models.load(model_of(form)), variant)
 
@@ -774,7 +774,10 @@ class Device:
 
         settings = self.config.participation
         asked = conditions or conditions_from(settings.conditions, StatedConditions())
-        with exclusive(self.home.participation_lock, program="mien-device participate"), self._connections() as client:
+        with (
+            exclusive(self.home.participation_lock, program="program that takes part", option="`home`"),
+            self._connections() as client,
+        ):
             if source is not None and settings.person:
                 raise person_beside_source()
             faces = None if source is None else self._read_source(source, aligned=source_aligned)

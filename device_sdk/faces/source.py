@@ -56,7 +56,7 @@ def read_source(
     """
     root = Path(folder)
     if not root.is_dir():
-        raise NotFoundError(f"there is no folder {display_name(str(root))}; check --source")
+        raise NotFoundError(f"there is no folder {display_name(str(root))}; check `source`")
     names: list[str] = []
     people: list[list[NDArray[np.uint8]]] = []
     num_images = 0

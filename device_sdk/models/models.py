@@ -115,10 +115,10 @@ class ModelStore:
         spec, layout = _described(stored)
         data = read_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
         if len(data) != 4 * layout.size:
-            raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
+            raise CorruptDataError("the stored model is damaged; call `Device.update()` to fetch it again")
         unverified = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
         if model_id(layout.sha256, unverified) != model:
-            raise CorruptDataError("the stored model is damaged; run `mien-device update` to fetch it again")
+            raise CorruptDataError("the stored model is damaged; call `Device.update()` to fetch it again")
         return Model(ModelId(model), spec, layout, theta=unverified, public_shard=stored.public_shard)
 
     def load_shard(self, model: Model) -> PublicShard | None:
@@ -247,7 +247,7 @@ class ModelStore:
     def _manifest(self, model: str) -> Manifest:
         path = self._manifest_path(model)
         if not path.exists():
-            raise NotFoundError("that model is not on this device; run `mien-device update` while online")
+            raise NotFoundError("that model is not on this device; call `Device.update()` while online")
         return _from_json(read_limited(path, 2 * MAX_JSON_BYTES, what="the stored manifest"))
 
     def _manifest_path(self, model: str) -> Path:
@@ -301,4 +301,4 @@ def _from_json(data: bytes) -> Manifest:
         spec_json = stored["spec_json"].encode()
         return Manifest(stored["model_id"], spec_json, theta, BlobId(*shard) if shard else None, released=False)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError("a stored manifest is damaged; run `mien-device update` to fetch it again") from error
+        raise CorruptDataError("a stored manifest is damaged; call `Device.update()` to fetch it again") from error

@@ -100,7 +100,8 @@ class ReleaseGuard:
             if seen.min_sdk and bundles.is_older(offered.min_sdk, seen.min_sdk):
                 raise CorruptDataError(
                     f"release {offered.sequence} is for mien {offered.min_sdk} on, the one before it was for "
-                    f"{seen.min_sdk} on; the model that is here stays in use, tell the operator (model sign --min-sdk)"
+                    f"{seen.min_sdk} on; the model that is here stays in use, tell the operator, who names the "
+                    "oldest program that may use a release when they sign it"
                 )
             return
         same = (offered.sequence, offered.model_id) == (seen.sequence, seen.model_id)

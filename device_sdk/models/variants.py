@@ -80,26 +80,26 @@ class VariantStore:
         """Return a form's variant; raises NotFoundError where it is not here, CorruptDataError for another."""
         path = self._described(variant_of(form))
         if not path.is_file():
-            raise NotFoundError("that variant of the model is not on this device; run `mien-device update`")
+            raise NotFoundError("that variant of the model is not on this device; call `Device.update()`")
         data = read_limited(path, MAX_JSON_BYTES, what="the stored variant")
         try:
             value = parse_json(data, what="the stored variant")
             variant = from_mapping(Variant, value if isinstance(value, dict) else {})
         except ConfigError as error:
-            raise VersionError("the stored variant is of another version; run `mien-device update`") from error
+            raise VersionError("the stored variant is of another version; call `Device.update()`") from error
         if variant.form_id != form:
-            raise CorruptDataError("the stored variant is of another model; run `mien-device update` to fetch it again")
+            raise CorruptDataError("the stored variant is of another model; call `Device.update()` to fetch it again")
         return variant
 
     def read(self, variant: Variant) -> bytes:
         """Return a variant's bytes; raises CorruptDataError when they are not those that were signed."""
         path = self._blob(variant.sha256)
         if not path.is_file():
-            raise NotFoundError("that variant of the model is not on this device; run `mien-device update`")
+            raise NotFoundError("that variant of the model is not on this device; call `Device.update()`")
         unverified = read_limited(path, MAX_GRAPH_BYTES, what=f"variant {variant.tier}")
         if hashlib.sha256(unverified).hexdigest() != variant.sha256:
             raise CorruptDataError(
-                f"variant {variant.tier} of the model is damaged or was changed; run `mien-device update` to fetch it "
+                f"variant {variant.tier} of the model is damaged or was changed; call `Device.update()` to fetch it "
                 "again"
             )
         return unverified

@@ -99,7 +99,9 @@ def enroll(
     num_used = len(collected.crops)
     if num_used < min_images:
         reasons = tuple(dict.fromkeys(reason for image in collected.refused for reason in image.reasons))
-        otherwise = "give --anyway if all are of one person" if UNLIKE in reasons else "lower --min-images"
+        otherwise = (
+            "give `anyway=True` if all are of one person" if UNLIKE in reasons else "lower `enrollment.min_images`"
+        )
         needed = f"{min_images} are needed"
         if add and gallery.has(name):
             needed += " for one more template"
@@ -173,7 +175,7 @@ def collect(
         raise LowQualityError(
             f"the pictures seem to show different people: {', '.join(names[index] for index in second)} look like one, "
             "and the others like another; nobody was enrolled. Enrol each person with pictures of only them, or give "
-            "--anyway if all are of one",
+            "`anyway=True` if all are of one",
             reasons=(UNLIKE,),
         )
     for index in strangers:
@@ -204,13 +206,13 @@ def check_stored(
         but = f", but like {others}" if others else ""
         raise LowQualityError(
             f"these pictures do not look like {isolated(enrolled)} as enrolled{but}; nothing was stored. Name the "
-            "right person, or give --anyway if you are sure that it is them",
+            "right person, or give `anyway=True` if you are sure that it is them",
             reasons=(UNLIKE,),
         )
     if others:
         raise AlreadyExistsError(
             f"{isolated(name)} has the face of {others}, who is enrolled already; nothing was stored. To add pictures "
-            "name that person and --add; if these are two people who look alike, give --anyway"
+            "name that person and `add=True`; if these are two people who look alike, give `anyway=True`"
         )
 
 

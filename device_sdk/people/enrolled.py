@@ -127,15 +127,16 @@ class StoredTemplate:
 def name_is_taken(name: str) -> AlreadyExistsError:
     """Return the error for a name that somebody enrolled has."""
     return AlreadyExistsError(
-        f"'{isolated(as_written(name))}' is enrolled already; remove them first, choose another name, or use --add"
+        f"'{isolated(as_written(name))}' is enrolled already; remove them first, choose another name, or give "
+        "`add=True`"
     )
 
 
 def not_agreed(name: str) -> ConfigError:
     """Return the error for a person who has not agreed to training."""
     return ConfigError(
-        f"'{isolated(name)}' has not agreed that their images train the model; when they do, run "
-        "`mien-device gallery consent`"
+        f"'{isolated(name)}' has not agreed that their images train the model; when they do, call "
+        "`Device.set_consent()`"
     )
 
 
@@ -148,7 +149,7 @@ def check_model(have: str | None, need: str) -> None:
     if have is not None and have != need:
         raise ModelMismatchError(
             f"the gallery's templates were made by model {_in_short(have)}, not {_in_short(need)}; "
-            "run `mien-device update` to re-embed them"
+            "call `Device.update()` to re-embed them"
         )
 
 

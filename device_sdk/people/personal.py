@@ -180,5 +180,5 @@ def _embedder(
 
 def _at_length_1(model: PersonalModel, recogniser: Recogniser, fitted: Crops) -> Embeddings:
     if not isinstance(recogniser.runtime, FeatureRuntime):
-        raise ConfigError("this runtime gives no plain features, which an own backbone needs; choose another --runtime")
+        raise ConfigError("this runtime gives no plain features, which an own backbone needs; choose another `runtime`")
     return model.embed(recogniser.runtime, fitted)

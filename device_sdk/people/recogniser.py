@@ -91,8 +91,8 @@ class Operating:
             return ""
         return (
             f"too many are enrolled for this model: a stranger may be named in {self.fpir:.2g} of all looks, wanted "
-            f"are at most {self.max_fpir:g} (--max-fpir). Use `verify` with a name, or ask the operator to measure the "
-            "model on more people (`mien-coordinator model evaluate --keep-thresholds`)"
+            f"are at most {self.max_fpir:g} (`verification.max_fpir`). Verify with a name, or ask the operator to "
+            "measure this model's thresholds on more people"
         )
 
     def __str__(self) -> str:
@@ -131,12 +131,12 @@ def operating_point(
     own = _measured_on(model, variant)
     strict = [known for known in own if known.fmr <= max_fmr]
     if not strict:
-        have = f"; it has FMR {min(known.fmr for known in own):.2g} (--max-fmr)" if own else ""
+        have = f"; it has FMR {min(known.fmr for known in own):.2g} (`verification.max_fmr`)" if own else ""
         of_what = "" if variant is None else f"variant {variant.tier} of "
         raise ConfigError(
             f"{of_what}model {model.model_id[:12]} carries no threshold for a false match rate of at most "
-            f"{max_fmr:g}{have}; ask the operator to {_remedy(variant, signed=signed)}, then run `mien-device update` "
-            "here, or give --threshold"
+            f"{max_fmr:g}{have}; ask the operator to {_remedy(variant, signed=signed)}, then call `Device.update()` "
+            "here, or give `verification.threshold`"
         )
     best = max(strict, key=lambda known: (known.fmr, -known.value))
     return Operating(best.value, best)
@@ -179,8 +179,7 @@ def _measured_on(model: KnownModel, variant: Variant | None) -> list[Threshold]:
 def _remedy(variant: Variant | None, *, signed: bool) -> str:
     """Return advice to an operator on giving phones thresholds; those of a variant are measured when it is made."""
     if variant is not None:
-        return "make the variant anew from more public faces (`mien-coordinator model import --int8-faces`)"
-    measure = "run `mien-coordinator model evaluate released --data FACES --keep-thresholds`"
-    if not signed:
-        return measure
-    return f"{measure} and sign this model anew (`model export`, `model sign`, `model release --bundle`)"
+        return "make the variant anew from more public faces"
+    if signed:
+        return "measure this model's thresholds and sign it anew"
+    return "measure this model's thresholds"

@@ -71,4 +71,4 @@ class StoredPersonal:
                 float(facts["released_threshold"]),
             )
         except (KeyError, ValueError) as error:
-            raise CorruptDataError(f"{_WHAT} is of another format; run `mien-device personalise` again") from error
+            raise CorruptDataError(f"{_WHAT} is of another format; call `Device.personalise()` again") from error

@@ -160,7 +160,7 @@ class Comparer:
 
 def nobody_is_enrolled() -> NotEnrolledError:
     """Return what is said where somebody is searched for among nobody."""
-    return NotEnrolledError("nobody is enrolled yet; run `mien-device enroll` first")
+    return NotEnrolledError("nobody is enrolled yet; call `Device.enroll()` first")
 
 
 def compare(

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from device_sdk.models.models import Model
+from device_sdk.program.words import typed
 from device_sdk.runtimes import EngineName, load_runtime
 from mien.errors import ConfigError, MissingDependencyError, NotFoundError
 from mien.methods.base import Crops, Objective, Runtime, TrainingJob
@@ -75,13 +76,13 @@ def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> En
     try:
         embed_mb = added_mb(begin)
     except (MissingDependencyError, NotFoundError, ConfigError) as error:
-        return EngineFigures(engine, lacks=error.message)
+        return EngineFigures(engine, lacks=typed(error.message))
     runtime = loaded[0]
     embed_ms = least_ms(lambda: runtime.embed(model.theta, next(unseen)))
     try:
         step_ms, step_mb = _step(runtime, model, crops)
     except (NotFoundError, ConfigError) as error:
-        return EngineFigures(engine, embed_ms, lacks=error.message, embed_mb=embed_mb)
+        return EngineFigures(engine, embed_ms, lacks=typed(error.message), embed_mb=embed_mb)
     return EngineFigures(engine, embed_ms, step_ms, step_mb, embed_mb=embed_mb)
 
 

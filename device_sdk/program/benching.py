@@ -16,6 +16,7 @@ from device_sdk.people.enrolled import said_of_threshold
 from device_sdk.program.bench import EngineFigures, fastest, measure_engines
 from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import FormFigures, choose, measure_variant
+from device_sdk.program.words import typed
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.models.variants import FLOAT32, Variant
@@ -137,7 +138,7 @@ def _offered(device: Device, model_id: str) -> tuple[tuple[Variant, ...], str]:
     try:
         found = device.offered_variants()
     except (UnavailableError, InviteError, VersionError) as error:
-        return (), f"Variants of the model were not looked at ({error.message})."
+        return (), f"Variants of the model were not looked at ({typed(error.message)})."
     if any(each.model_id != model_id for each in found):
         return (), "A newer model is released: run `mien-device update`, then measure again."
     return (

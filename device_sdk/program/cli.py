@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from device_sdk.program import participating
+from device_sdk.program.words import typed
 from device_sdk.storage.home import Home as HomeFolder
 from device_sdk.storage.home import default_root
 from mien.errors import (
@@ -91,7 +92,7 @@ Name = Annotated[str, typer.Argument(help="The person's name, as this device sho
 
 def main() -> None:
     """Run the program."""
-    shell.run(app)
+    shell.run(app, wording=typed)
 
 
 # --- joining ---
@@ -206,7 +207,7 @@ def enroll(
     def on_refused(image: RefusedImage) -> None:
         refused.append(image)
         if not as_json:
-            shell.warn(image.message)
+            shell.warn(typed(image.message))
 
     options = {"keystore": keystore, "runtime": runtime, "enrollment.min_images": min_images}
     with _device(home, as_json, options, begins=True) as device:
@@ -653,7 +654,7 @@ def update(home: Home, runtime: Runtime = None, as_json: Json = False) -> None:
     Example: mien-device update
     """
     with _device(home, as_json, {"runtime": runtime}) as device:
-        done, lacks = device.update(), device.lacks_threshold()
+        done, lacks = device.update(), typed(device.lacks_threshold())
         which = "released" if device.is_in_fleet else "packaged"
     result = {
         "model_id": done.model_id,
@@ -725,7 +726,8 @@ def status(home: Home, as_json: Json = False) -> None:
     from device_sdk.program.owner_status import sentences
 
     with _device(home, as_json) as device:
-        found, now_unix_s = dataclasses.replace(device.status(), home=str(home)), device.clock.now()
+        found, now_unix_s = device.status(), device.clock.now()
+    found = dataclasses.replace(found, home=str(home), lacks_threshold=typed(found.lacks_threshold))
 
     def human() -> None:
         table = Table(show_header=False, box=None)
@@ -914,7 +916,7 @@ def _narrator(as_json: bool) -> Iterator[Listener]:
         else:
             if "training" in running and event.kind != "alive":  # it ended, or pauses
                 running.pop("training").end()
-            shell.ERR.print(event.text, markup=False, highlight=False)
+            shell.ERR.print(typed(event.text), markup=False, highlight=False)
             return
         if step.done == step.total:
             step.end()
@@ -939,14 +941,14 @@ def _print_line(event: Event | Transfer) -> None:
     from device_sdk.rounds.events import Event
 
     if isinstance(event, Event) and event.kind != "progress":
-        shell.ERR.print(event.text, markup=False, highlight=False, soft_wrap=True)
+        shell.ERR.print(typed(event.text), markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_json(event: Event | Transfer) -> None:
     from device_sdk.rounds.events import Event
 
     if isinstance(event, Event):
-        shell.emit_event({"event": event.kind, "text": event.text, **event.facts})
+        shell.emit_event({"event": event.kind, "text": typed(event.text), **event.facts})
 
 
 @bundle_app.command("verify")
@@ -996,7 +998,7 @@ def _conclude(
     result, sentence, exit_code = _described(outcome, show_score=show_score, claimed=claimed, is_pair=is_pair)
     shell.emit(result, as_json=as_json, human=lambda: say(sentence))
     if isinstance(outcome, Match | Unknown) and outcome.operating.too_many:
-        shell.warn(outcome.operating.too_many)
+        shell.warn(typed(outcome.operating.too_many))
     if exit_code:
         raise typer.Exit(exit_code)
 
@@ -1072,6 +1074,10 @@ def _confirm(question: str, *, yes: bool) -> None:
 
 def _fail_with_refused(error: LowQualityError, refused: list[RefusedImage]) -> None:
     """End with the error and, for machines, why each picture was refused."""
-    body = {"error": error.code, "message": error.message, "refused": [dataclasses.asdict(image) for image in refused]}
+    body = {
+        "error": error.code,
+        "message": typed(error.message),
+        "refused": [dataclasses.asdict(image) for image in refused],
+    }
     print(json.dumps(body, sort_keys=True), file=sys.stderr)
     raise typer.Exit(TABLE[type(error)].exit_code)

@@ -9,6 +9,7 @@ from device_sdk.device import Device
 from device_sdk.faces import load_detector
 from device_sdk.models.models import Model
 from device_sdk.models.packaged import packaged_model
+from device_sdk.program.words import typed
 from device_sdk.runtimes import resolve
 from device_sdk.server.certificates import check_period
 from mien.errors import ConfigError, NotFoundError
@@ -31,7 +32,7 @@ def examine(device: Device) -> tuple[Finding, ...]:
         ("model", _model),
         ("threshold", _threshold),
     )
-    return tuple(look(name, functools.partial(check, device)) for name, check in checks)
+    return tuple(look(name, functools.partial(check, device), typed) for name, check in checks)
 
 
 def _home(device: Device) -> str:

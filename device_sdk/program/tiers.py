@@ -14,6 +14,7 @@ import numpy as np
 from device_sdk.config import InferenceConfig
 from device_sdk.models.variants import LoadedVariant
 from device_sdk.program.bench import added_mb, least_ms
+from device_sdk.program.words import typed
 from mien.errors import ConfigError, CorruptDataError, MissingDependencyError
 from mien.methods.base import Crops
 from mien.models.variants import Variant
@@ -51,7 +52,7 @@ def measure_variant(variant: Variant, load: Callable[[], LoadedVariant], *, max_
     try:
         memory_mb = added_mb(begin)
     except (MissingDependencyError, CorruptDataError) as error:
-        return FormFigures(variant.tier, None, None, size_mb, words, fnmr, error.message)
+        return FormFigures(variant.tier, None, None, size_mb, words, fnmr, typed(error.message))
     embed_ms = least_ms(lambda: loaded[0].embed(faces), _REPEATS)
     lacks = "" if any(each.fmr <= max_fmr for each in variant.thresholds) else f"no threshold for FMR {max_fmr:g}"
     return FormFigures(variant.tier, embed_ms, memory_mb, size_mb, words, fnmr, lacks)

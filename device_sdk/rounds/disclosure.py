@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -115,7 +116,7 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
             f"{', '.join(sorted(agreement.allow_reveal)) or 'nothing of the kind'}. "
             + (f"{_told_apart(task)} " if "class_moment" in refused else "")
             + "If that is your wish: "
-            + " ".join(f"--allow-reveal {name}" for name in refused)
+            + f"`participation.allow_reveal = {json.dumps(refused)}`"
         )
     if layout.revealed and not task.privacy.reveals:
         lanes = ", ".join(lane.name for lane in layout.revealed)
@@ -138,7 +139,11 @@ def _check_floor(task: TaskSpec, agreement: Agreement) -> None:
         if each > 1
         else ""
     )
-    wish = f"If that is your wish: --min-cohort {would_do}" if would_do >= _LEAST_FLOOR else "Tell the operator"
+    wish = (
+        f"If that is your wish: `participation.min_cohort = {would_do}`"
+        if would_do >= _LEAST_FLOOR
+        else "Tell the operator"
+    )
     raise ConfigError(
         f"task {task.name!r} lets the coordinator see sums over {smallest} devices; this device agrees to "
         f"{agreement.min_cohort} or more{takes}. {wish}"
@@ -155,12 +160,12 @@ def check_kind(method: Method, task: TaskSpec, agreement: Agreement) -> None:
     if not _is_trusted(method, agreement):
         raise ConfigError(
             f"task {task.name!r} trains by {method.name!r}, a method that another package brought; this device agrees "
-            f'to Mien\'s own. If that is your wish: participation.outside_methods = ["{method.name}"] in its settings'
+            f'to Mien\'s own. If that is your wish: `participation.outside_methods = ["{method.name}"]`'
         )
     if not _may_measure(method, agreement):
         raise ConfigError(
             f"task {task.name!r} measures models on the pictures here and sends sums of scores; this device is not to. "
-            "If that is your wish: --evaluation"
+            "If that is your wish: `participation.allow_evaluation = true`"
         )
 
 
@@ -180,12 +185,14 @@ def _check_sums(task: TaskSpec, agreement: Agreement) -> None:
     if chosen == "off" and not agreement.allow_plain_sums:
         raise ConfigError(
             f"task {task.name!r} takes plain sums: the coordinator would see this phone's own update; this device "
-            "agrees to sums under secure aggregation only. If that is your wish: --allow-plain-sums"
+            "agrees to sums under secure aggregation only. If that is your wish: "
+            "`participation.allow_plain_sums = true`"
         )
     if chosen not in ("off", "malicious_server") and chosen not in agreement.allow_profiles:
         raise ConfigError(
             f"task {task.name!r} hides this phone's update only from a coordinator that keeps to the rules "
-            f"({chosen}); this device agrees to malicious_server only. If that is your wish: --allow-profile {chosen}"
+            f"({chosen}); this device agrees to malicious_server only. If that is your wish: "
+            f'`participation.allow_profiles = ["{chosen}"]`'
         )
 
 

@@ -57,7 +57,9 @@ def check_apart(role: Role, private: Arrays, method: Method, done: frozenset[Rol
     if role is Role.VALIDATE and (Role.TRAIN in done or any(name in private for name in method.per_identity)):
         raise ConfigError("these faces train in this task, so they cannot judge it; validate from a home of its own")
     if role is Role.TRAIN and (Role.VALIDATE in done or JUDGED in private):
-        raise ConfigError("these faces judge this task's candidates, so they do not train; keep to --validate here")
+        raise ConfigError(
+            "these faces judge this task's candidates, so they do not train; keep to `validate=True` here"
+        )
 
 
 def judge(stage: Validation, work: Judged, runtime: Runtime) -> DeviceOutput:

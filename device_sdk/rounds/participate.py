@@ -377,7 +377,11 @@ class Participant:
         if pool.num_people < whole.num_people:
             (person,) = pool.people
             agreed = f"{whole.num_people} people agreed to training, and method {method.name} trains on one's pictures"
-            self.tell(Event("narrowed", f"{agreed}: on {person.name}'s, enrolled first. --person names another."))
+            self.tell(
+                Event(
+                    "narrowed", f"{agreed}: on {person.name}'s, enrolled first. `participation.person` names another."
+                )
+            )
         model, *others = self._models(assignment.model_id, *method.requirements(task).other_models)
         check_face_input(model.spec, self._spec_in_use())
         part = model.layout.part(task.trainable or model.spec.trainable or ("*",))
@@ -543,7 +547,7 @@ class Participant:
             pool = pool_of(self.gallery, self.agreement.person, self.source)
             source = "" if pool.source is None else pool.source.id
             if source != pending.source or not set(pending.people) <= {person.id for person in pool.people}:
-                raise ConfigError("other faces than --person or --source now names were used for it")
+                raise ConfigError("other faces than `participation.person` or `source` now names were used for it")
         except MienError as error:
             return error
         return None

@@ -61,7 +61,7 @@ class Pool:
             return self
         if self.source is not None:
             raise ConfigError(
-                f"method {method.name} trains on the pictures of one person, and --source is for methods over "
+                f"method {method.name} trains on the pictures of one person, and `source` is for methods over "
                 f"many identities ({_OVER_MANY}); leave it out, or take part in another task"
             )
         return replace(self, people=(min(self.people, key=lambda person: person.id),))
@@ -97,12 +97,10 @@ def pool_of(gallery: TrainingGallery, person: str, source: SourceFaces | None) -
         return Pool((named,))
     agreed = tuple(each for each in gallery.people() if each.trains)
     if not agreed:
-        raise ConfigError(
-            "nobody enrolled has agreed to training; when somebody does, run `mien-device gallery consent NAME --give`"
-        )
+        raise ConfigError("nobody enrolled has agreed to training; when somebody does, call `Device.set_consent()`")
     return Pool(agreed)
 
 
 def person_beside_source() -> ConfigError:
     """Return the error for a person who is named beside a source."""
-    return ConfigError("--person and --source say two things about whose pictures train; leave one out")
+    return ConfigError("`participation.person` and `source` say two things about whose pictures train; leave one out")

@@ -124,6 +124,6 @@ def _too_large(graph: Graph, feed: Feed, bounds: dict[str, tuple[int, ...]]) -> 
         if len(given) == len(most) and any(g > m for g, m in zip(given, most, strict=True)):
             return (
                 f"{graph.file} takes {name} of up to {most}, the task gives {given}: export it with a larger "
-                "--max-batch or --max-classes, or use another runtime"
+                "`max_batch` or `max_classes`, or use another runtime"
             )
     return f"ExecuTorch refused {graph.file}: the tensors that the task gives do not fit it; export the graphs again"

@@ -124,8 +124,8 @@ class GraphFolder:
         """Return the graphs for a model in this very folder; raises what `open` raises."""
         if not (folder / MANIFEST).is_file():
             raise NotFoundError(
-                f"there are no graphs for {spec.backbone} in {folder}: `mien-device update --runtime {engine}` fetches "
-                "those of a signed release, `python -m device_sdk.export MODEL --out FOLDER` writes some"
+                f"there are no graphs for {spec.backbone} in {folder}: `Device.update()` with "
+                f'`runtime="{engine}"` fetches those of a signed release, `device_sdk.export` writes some'
             )
         manifest = GraphManifest.from_json(
             read_limited(folder / MANIFEST, MAX_MANIFEST_BYTES, what="the list of graphs")
@@ -139,13 +139,13 @@ class GraphFolder:
         for graph in self._own():
             if (graph.kind, graph.stage, graph.part, graph.form) == (kind, stage, part, form):
                 return graph
-        command = f"`python -m device_sdk.export --engine {self.engine}`"
+        command = f'`device_sdk.export` with `engine="{self.engine}"`'
         if kind not in ("train", "loss"):
             raise NotFoundError(f"the graphs lack {kind} {stage} for {self.engine}; export them ({command})")
         trained = ", ".join(part[:3]) + (" ..." if len(part) > 3 else "")
         raise NotFoundError(
-            f"no graph trains {trained or 'this model'} with objective {form} on {self.engine}; export it ({command}), "
-            "or use torch"
+            f"no graph trains {trained or 'this model'} with objective {form} on {self.engine}; export it "
+            f"({command}), or use torch"
         )
 
     def holds(self, kind: GraphKind, *, stage: str) -> bool:
@@ -162,7 +162,7 @@ class GraphFolder:
         path = path if path.is_file() else self.folder / graph.file
         if not path.is_file():
             raise CorruptDataError(
-                f"graph {graph.file} is missing: run `mien-device update` where releases bring graphs, else export them"
+                f"graph {graph.file} is missing: call `Device.update()` where releases bring graphs, else export them"
             )
         unverified = read_limited(path, MAX_GRAPH_BYTES, what=f"graph {graph.file}")
         if hashlib.sha256(unverified).hexdigest() != graph.sha256:

@@ -157,7 +157,9 @@ class IdentityFiles:
     def load(self) -> Identity:
         """Return the stored identity; raises InviteError when this home has not joined, CorruptDataError on damage."""
         if not self.joined():
-            raise InviteError("this device has not joined yet; ask the operator for an invite, then `mien-device join`")
+            raise InviteError(
+                "this device has not joined yet; ask the operator for an invite, then call `Device.join()`"
+            )
         data = read_limited(self._home.identity, _MAX_BYTES, what="the device's identity")
         stored = parse_json(data, what="the device's identity")
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:

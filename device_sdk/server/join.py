@@ -223,5 +223,5 @@ def _check_same_fleet(present: Identity, invite: Invite) -> None:
     )
     if not same:
         raise AlreadyExistsError(
-            f"this home has joined another fleet (population {present.population}); name another --home"
+            f"this home has joined another fleet (population {present.population}); name another `home`"
         )

@@ -67,7 +67,7 @@ class Home:
         for folder in (root, *root.parents):
             if folder.exists():
                 if not folder.is_dir():
-                    raise ConfigError(f"{folder} is not a folder; name another --home")
+                    raise ConfigError(f"{folder} is not a folder; name another `home`")
                 break
         return cls(root)
 

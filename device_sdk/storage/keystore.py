@@ -133,7 +133,7 @@ class PlatformKeyStore:
         text = base64.b64encode(key.unmasked()).decode()
         self._call("write", lambda: self._backend.set_password(SERVICE, self._name(label), text))
         if self._get(label) != text:
-            raise KeyStoreError("the platform key store did not keep the key; use --keystore file")
+            raise KeyStoreError('the platform key store did not keep the key; use `keystore="file"`')
         return key
 
     def read(self, label: str) -> SecretKey:
@@ -169,7 +169,7 @@ class PlatformKeyStore:
         except (KeyringError, OSError) as error:
             raise KeyStoreError(
                 f"cannot {verb} the platform key store ({type(error).__name__}); unlock it and run again, "
-                "or use --keystore file"
+                'or use `keystore="file"`'
             ) from error
 
 
@@ -206,7 +206,7 @@ def open_key_store(
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomically(home / CHOICE_FILE, json.dumps(chosen, sort_keys=True).encode(), private=True)
     elif choice not in ("auto", chosen["kind"]):
-        raise ConfigError(f"this home keeps its keys in the {chosen['kind']} key store; leave --keystore out")
+        raise ConfigError(f"this home keeps its keys in the {chosen['kind']} key store; leave `keystore` out")
     if chosen["kind"] == "file":
         return FileKeyStore(home / "keys")
     found = backend()
@@ -223,7 +223,7 @@ def _choose(
     if choice == "platform" and not available:
         raise KeyStoreError(
             "there is no platform key store here (no Secret Service, KWallet, Keychain or Credential Locker); "
-            "use --keystore file"
+            'use `keystore="file"`'
         )
     if choice == "auto" and not available:
         warn(

@@ -218,7 +218,7 @@ class Vault:
         """
         with self._rotating() as may:
             if not may:
-                raise UnreachableError(f"another mien-device is changing the key of {self._kind.what}; run again later")
+                raise UnreachableError(f"another program is changing the key of {self._kind.what}; run again later")
             old = self._opened.label
             new = self._kind.other_label(old)
             self._key_store.destroy(new)  # what a crash may have left
@@ -567,7 +567,7 @@ def _database_errors(kind: VaultKind) -> Iterator[None]:
         if code in _FULL:
             raise DiskFullError(f"no space left while writing {name}; free some space and run again") from error
         if code in _BUSY:
-            raise UnreachableError(f"{name} is in use by another mien-device; run again when it has ended") from error
+            raise UnreachableError(f"{name} is in use by another program; run again when it has ended") from error
         if code in _REFUSED:
             raise KeyStoreError(f"may not write {name}; check the folder's owner and permissions") from error
         if code == sqlite3.SQLITE_IOERR:

@@ -58,12 +58,19 @@ ERR = _Console(stderr=True)
 """Console for progress, warnings and errors."""
 
 
-def run(app: typer.Typer, *, json_errors: bool | None = None, relays: bool = False) -> NoReturn:
+def run(
+    app: typer.Typer,
+    *,
+    json_errors: bool | None = None,
+    relays: bool = False,
+    wording: Callable[[str], str] = str,
+) -> NoReturn:
     """Run a command line; a MienError becomes one sentence on stderr and its exit code, never a traceback.
 
-    `json_errors` as in `fail`. Whatever happens, no core dump is written, and only what a command answers ends with 0
-    or 1: not an answer that could not be written, nor a fault of the program (`mien.shell.exits`). A command that is
-    silent for a moment says on stderr what it does (`mien.shell.doing`), at once and as JSON if it `relays`.
+    `json_errors` and `wording` as in `fail`. Whatever happens, no core dump is written, and only what a command answers
+    ends with 0 or 1: not an answer that could not be written, nor a fault of the program (`mien.shell.exits`). A
+    command that is silent for a moment says on stderr what it does (`mien.shell.doing`), at once and as JSON if it
+    `relays`.
     """
     refuse_core_dumps()
     exits.prepare_output()
@@ -74,7 +81,7 @@ def run(app: typer.Typer, *, json_errors: bool | None = None, relays: bool = Fal
                 code = _called(app)
             sys.exit(code)
         except MienError as error:
-            fail(error, as_json=json_errors)
+            fail(error, as_json=json_errors, wording=wording)
         except RecursionError:
             fail(ConfigError("a file is nested too deeply to be what it should be; correct it"), as_json=json_errors)
         except OSError as error:
@@ -144,17 +151,17 @@ def _refused(error: OSError) -> MienError:
     return NotFoundError(f"{where}{error.strerror}; name a path that can be used")
 
 
-def fail(error: MienError, *, as_json: bool | None = None) -> NoReturn:
+def fail(error: MienError, *, as_json: bool | None = None, wording: Callable[[str], str] = str) -> NoReturn:
     """Print an error as one sentence or one JSON object on stderr and end with its exit code.
 
-    `as_json` None: JSON if the command line says --json.
+    `as_json` None: JSON if the command line says --json. `wording` returns the message in the command line's words.
     """
     with contextlib.suppress(OSError):  # the exit code says it too
         if _for_machines(as_json):
-            print(json.dumps({"error": error.code, "message": error.message}), file=sys.stderr)
+            print(json.dumps({"error": error.code, "message": wording(error.message)}), file=sys.stderr)
         else:
             ERR.print(f"[bold red]error[/] ({error.code}): ", end="", highlight=False)
-            ERR.print(error.message, markup=False, highlight=False, soft_wrap=True)
+            ERR.print(wording(error.message), markup=False, highlight=False, soft_wrap=True)
     exits.discard_output()
     sys.exit(TABLE[type(error)].exit_code)
 

@@ -27,9 +27,9 @@ class Finding:
         return {"name": self.name, "ok": self.ok, "error": code, "detail": self.detail}
 
 
-def look(name: str, check: Callable[[], str]) -> Finding:
-    """Return the finding of a check."""
+def look(name: str, check: Callable[[], str], wording: Callable[[str], str] = str) -> Finding:
+    """Return the finding of a check; `wording` returns an error's message in the command line's words."""
     try:
         return Finding(name, check())
     except MienError as error:
-        return Finding(name, error.message, error)
+        return Finding(name, wording(error.message), error)

@@ -48,7 +48,7 @@ def test_an_update_mends_what_was_damaged_of_the_recogniser(device: Device, tmp_
     device.enroll("Ada", mine[:3], consent=False, anyway=True)
     (parameters,) = (path for path in (tmp_path / "home" / "models").iterdir() if path.stat().st_size > 10**6)
     parameters.write_bytes(bytes(parameters.stat().st_size))
-    with pytest.raises(CorruptDataError, match="run `mien-device update`"):
+    with pytest.raises(CorruptDataError, match=r"call `Device\.update\(\)`"):
         device.verify("Ada", mine[4])
     assert not device.update().changed
     np.testing.assert_array_equal(device.models.load(model.model_id).theta, model.theta)
@@ -68,7 +68,7 @@ def test_a_personal_model_needs_a_fleet(device: Device) -> None:
 
 
 def test_training_needs_a_fleet(device: Device) -> None:
-    with pytest.raises(InviteError, match="mien-device join"):
+    with pytest.raises(InviteError, match=r"call `Device\.join\(\)`"):
         next(device.participate(rounds=1))
 
 

@@ -328,7 +328,7 @@ def test_class_embeddings_are_shown_only_with_the_owners_word(fleet: RealFleet) 
     ):
         thread = threading.Thread(target=lambda: _swallow(other))
         thread.start()
-        with pytest.raises(ConfigError, match="--allow-reveal class_embeddings"):
+        with pytest.raises(ConfigError, match=r'allow_reveal = \["class_embeddings"\]'):
             list(refuses.participate(rounds=1))
         thread.join()
     assert said == []

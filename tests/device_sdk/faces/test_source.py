@@ -63,7 +63,7 @@ def test_photographs_are_detected_and_aligned(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_people_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="check --source"):
+    with pytest.raises(NotFoundError, match="check `source`"):
         read_source(tmp_path / "nowhere", ALIGNED)
     with pytest.raises(ConfigError, match="one folder a person"):
         read_source(tmp_path, ALIGNED)

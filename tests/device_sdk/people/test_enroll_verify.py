@@ -27,6 +27,7 @@ from device_sdk.people.enrolled import BackedUp, References, Template
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Operating, Recogniser, operating_point, point_among
 from device_sdk.people.verify import Comparer, LowQuality, Match, MultipleFaces, NoFace, Unknown
+from device_sdk.program.words import typed
 from mien.errors import (
     AlreadyExistsError,
     ConfigError,
@@ -190,7 +191,7 @@ def test_pictures_that_are_too_few_for_being_unlike_name_the_way_to_keep_them(
     gallery: Gallery, recogniser: Recogniser, pipeline: FacePipeline
 ) -> None:
     images = [*images_of(OWNER)[:2], images_of(STRANGER)[1]]
-    with pytest.raises(LowQualityError, match=r"2 of 3 pictures can be used.*or give --anyway if all are of one"):
+    with pytest.raises(LowQualityError, match=r"2 of 3 pictures can be used.*or give `anyway=True` if all are of one"):
         enroll("Owner", images, gallery, recogniser, pipeline, now_unix_s=0, consent=True, unlike_below=DECIDES_AT)
     assert gallery.people() == ()
 
@@ -294,7 +295,7 @@ def test_what_is_added_has_to_look_like_who_is_enrolled(
     def add(images: list[Path]) -> None:
         enroll("owner", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, add=True, **DECIDED)
 
-    with pytest.raises(LowQualityError, match=r"do not look like Owner as enrolled; .*--anyway") as refused:
+    with pytest.raises(LowQualityError, match=r"do not look like Owner as enrolled; .*`anyway=True`") as refused:
         add(images_of(STRANGER)[1:5])
     assert refused.value.reasons == (UNLIKE,)
     assert enrolled.person("Owner").num_templates == 1
@@ -304,7 +305,7 @@ def test_what_is_added_has_to_look_like_who_is_enrolled(
 
 def test_one_face_under_two_names_is_noticed(enrolled: Gallery, recogniser: Recogniser, pipeline: FacePipeline) -> None:
     images = images_of(OWNER)[2:8]
-    with pytest.raises(AlreadyExistsError, match=r"Ada has the face of Owner, who is enrolled already.*--anyway"):
+    with pytest.raises(AlreadyExistsError, match=r"Ada has the face of Owner, who is enrolled already.*`anyway=True`"):
         enroll("Ada", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False, **DECIDED)
     assert not enrolled.has("Ada")
     enroll("Ada", images, enrolled, recogniser, pipeline, now_unix_s=0, consent=False)
@@ -377,7 +378,7 @@ def test_the_threshold_is_the_models_for_the_wanted_false_match_rate(recogniser:
 
 def test_a_threshold_of_another_model_does_not_count(recogniser: Recogniser) -> None:
     spec = dataclasses.replace(recogniser.model.spec, thresholds=(threshold(0.4, 1e-4, "e" * 64),))
-    with pytest.raises(ConfigError, match="model evaluate released --data FACES --keep-thresholds`, then run") as plain:
+    with pytest.raises(ConfigError, match="measure this model's thresholds, then call") as plain:
         operating_point(dataclasses.replace(recogniser.model, spec=spec))
     assert "sign" not in plain.value.message
 
@@ -387,7 +388,8 @@ def test_a_signed_models_thresholds_come_with_another_signature(recogniser: Reco
     with pytest.raises(ConfigError) as error:
         operating_point(dataclasses.replace(recogniser.model, spec=spec), signed=True)
     steps = ("evaluate", "--keep-thresholds", "model export", "model sign", "release --bundle", "mien-device update")
-    found = [error.value.message.find(step) for step in steps]
+    message = typed(error.value.message)
+    found = [message.find(step) for step in steps]
     assert -1 not in found
     assert found == sorted(found)
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from device_sdk.people.gallery import Gallery
 from device_sdk.program.cli import app
+from device_sdk.program.words import typed
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
 from mien.errors import TABLE, ConfigError, CorruptDataError, InviteError, KeyStoreError, MienError, NotFoundError
 from tests.device_sdk.made_up_people import noise_crops, template_of
@@ -54,7 +55,7 @@ class Phone:
         if not bound:
             done = CliRunner().invoke(app, [*map(str, arguments), "--home", str(self.home)])
             assert type(done.exception) is error, done.output
-            return str(done.exception)
+            return typed(str(done.exception))
         code, lines = self.says(*arguments, bound=True)
         assert len(lines) == 1, lines
         assert code == TABLE[error].exit_code, lines

@@ -53,26 +53,26 @@ def words(spec: TaskSpec, layout: ContributionLayout = SUMS, *, min_cohort: int 
 
 def test_the_default_agreement_is_masked_sums_over_sixteen() -> None:
     agree(task())
-    with pytest.raises(ConfigError, match=r"15 devices; this device agrees to 16 or more.*--min-cohort 15"):
+    with pytest.raises(ConfigError, match=r"15 devices; this device agrees to 16 or more.*min_cohort = 15`"):
         agree(task(min_cohort=15))
     agree(task(min_cohort=15), min_cohort=4)
 
 
 def test_plain_sums_need_the_owners_word() -> None:
-    with pytest.raises(ConfigError, match=r"would see this phone's own update.*--allow-plain-sums"):
+    with pytest.raises(ConfigError, match=r"would see this phone's own update.*allow_plain_sums = true`"):
         agree(task(secure_aggregation="off"))
     agree(task(secure_aggregation="off"), allow_plain_sums=True)
 
 
 def test_a_weaker_profile_needs_the_owners_word_and_plain_sums_are_no_word_for_it() -> None:
     curious = task(secure_aggregation="honest_but_curious")
-    with pytest.raises(ConfigError, match=r"keeps to the rules.*--allow-profile honest_but_curious"):
+    with pytest.raises(ConfigError, match=r'keeps to the rules.*allow_profiles = \["honest_but_curious"\]`'):
         agree(curious, allow_plain_sums=True)
     agree(curious, allow_profiles=("honest_but_curious",))
 
 
 def test_nothing_is_revealed_unless_the_owner_said_so() -> None:
-    with pytest.raises(ConfigError, match=r"agrees to nothing of the kind.*--allow-reveal class_embeddings"):
+    with pytest.raises(ConfigError, match=r'agrees to nothing of the kind.*allow_reveal = \["class_embeddings"\]`'):
         agree(task(reveals=("class_embeddings",)), CLEAR)
     agree(task(reveals=("class_embeddings",)), CLEAR, allow_reveal=("class_embeddings",))
 
@@ -155,7 +155,7 @@ class TestMeasuringModels:
 
     def test_an_owner_may_keep_the_phone_out(self) -> None:
         check_kind(FEDERATED_EVALUATION, self.measuring, Agreement())
-        with pytest.raises(ConfigError, match=r"measures models on the pictures here.*--evaluation"):
+        with pytest.raises(ConfigError, match=r"measures models on the pictures here.*allow_evaluation = true`"):
             check_kind(FEDERATED_EVALUATION, self.measuring, Agreement(allow_evaluation=False))
         check_kind(FEDAVG, task(), Agreement(allow_evaluation=False))
 
@@ -209,7 +209,8 @@ class TestSummingStatistics:
         reveals = frozenset({"class_moment"})
         check_agreed(self.mixture(min_cohort=160), self.layout, Agreement(allow_reveal=reveals))
         with pytest.raises(
-            ConfigError, match=r"over 159 devices; this device agrees to 16 or more, which takes 160.*--min-cohort 15$"
+            ConfigError,
+            match=r"over 159 devices; .*agrees to 16 or more, which takes 160.*min_cohort = 15`$",
         ):
             check_agreed(self.mixture(min_cohort=159), self.layout, Agreement(allow_reveal=reveals))
         with pytest.raises(ConfigError, match=r"2 or more, which takes 20.*as one\. Tell the operator$"):
@@ -233,7 +234,7 @@ class TestSummingStatistics:
         """Of the size that was measured next below the task's own; with noise, which needs no agreement, of none."""
         cohort, privacy = CohortSpec(size=fewest, min_reports=fewest), replace(self.summing.privacy, min_cohort=3)
         task = replace(self.summing, cohort=cohort, privacy=privacy)
-        with pytest.raises(ConfigError, match=told + r".*If that is your wish: --allow-reveal class_moment"):
+        with pytest.raises(ConfigError, match=told + r'.*If that is your wish: .*allow_reveal = \["class_moment"\]`'):
             check_agreed(task, self.layout, Agreement(min_cohort=3))
         for disclose in (summing_disclosure, disclosure):
             assert re.search(told, " ".join(disclose(task, self.layout, num_images=9, min_cohort=3, num_people=1)))
@@ -248,7 +249,7 @@ class TestSummingStatistics:
         assert work_of(Role.VALIDATE, FEDAVG) is JUDGING
 
     def test_an_owner_who_did_not_agree_to_summed_moments_stays_out(self) -> None:
-        with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
+        with pytest.raises(ConfigError, match=r'allow_reveal = \["class_moment"\]'):
             check_agreed(self.summing, self.layout, Agreement())
         check_agreed(self.summing, self.layout, Agreement(allow_reveal=frozenset({"class_moment"})))
 

@@ -101,7 +101,7 @@ def test_classes_beyond_a_programs_bound_are_named() -> None:
         private={"class_embeddings": classes},
         per_crop={**objective.per_crop, "target": target},
     )
-    with pytest.raises(ConfigError, match="--max-classes"):
+    with pytest.raises(ConfigError, match="`max_classes`"):
         runtime.train(TrainingJob(TINY.theta, TINY.part(), CROPS, wide, LOCAL, 0))
 
 
@@ -111,7 +111,7 @@ def test_training_stops_when_asked() -> None:
 
 
 def test_what_is_not_exported_is_named() -> None:
-    with pytest.raises(NotFoundError, match=r"device_sdk\.export --engine executorch"):
+    with pytest.raises(NotFoundError, match=r'`device_sdk\.export` with `engine="executorch"`'):
         tiny_executorch_runtime(TINY).train(TrainingJob(TINY.theta, TINY.part("mix.0.bias"), CROPS, HINGE, LOCAL, 0))
 
 

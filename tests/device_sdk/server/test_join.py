@@ -131,7 +131,7 @@ def test_a_new_invite_of_the_same_fleet_keeps_the_key(registrar: LocalRegistrar,
 
 def test_an_invite_of_another_fleet_is_refused(registrar: LocalRegistrar, files: IdentityFiles, tmp_path: Path) -> None:
     attempt(invite_of(registrar), files)
-    with local_registrar(tmp_path / "other") as other, pytest.raises(AlreadyExistsError, match="another --home"):
+    with local_registrar(tmp_path / "other") as other, pytest.raises(AlreadyExistsError, match="another `home`"):
         attempt(invite_of(other), files)
 
 

@@ -143,7 +143,7 @@ def test_asking_for_files_gives_no_warning(tmp_path: Path) -> None:
 
 
 def test_asking_for_the_platform_where_there_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(KeyStoreError, match="--keystore file"):
+    with pytest.raises(KeyStoreError, match='`keystore="file"`'):
         open_key_store(tmp_path, "platform", backend=lambda: None)
     assert not (tmp_path / keystore.CHOICE_FILE).exists()
 
