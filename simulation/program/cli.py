@@ -255,17 +255,26 @@ def export(
     folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
     csv: Annotated[Path | None, typer.Option(help="Write this file, one line a figure: run, seed, round, ...")] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Write TensorBoard's files into this folder.")] = None,
+    mlflow: Annotated[
+        str | None, typer.Option(help="Write runs into this MLflow store: sqlite:///mlflow.db, or a server's address.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option(help="Write runs into this project of Weights & Biases; WANDB_MODE=offline for files.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the records in a folder for other programs: a CSV file, TensorBoard's event files, or both.
+    """Write the records in a folder for other programs: CSV, TensorBoard's event files, MLflow, Weights & Biases.
 
     Example: mien-sim export out/sweeps/fedface-phones --csv phones.csv
     """
     from simulation.runs.collected import collect
     from simulation.runs.export import write_csv, write_events
 
-    if csv is None and tensorboard is None:
-        raise ConfigError("nothing to write: name a file with --csv, a folder with --tensorboard, or both")
+    if not any((csv, tensorboard, mlflow, wandb)):
+        raise ConfigError(
+            "nothing to write: name a file with --csv, a folder with --tensorboard, a store with --mlflow, or a "
+            "project with --wandb"
+        )
     runs = collect(folder)
     written: list[Any] = []
     if csv is not None:
@@ -273,6 +282,11 @@ def export(
         written.append(str(csv))
     if tensorboard is not None:
         written += [str(place) for place in write_events(runs, tensorboard)]
+    if mlflow or wandb:
+        from simulation.runs.trackers import log_mlflow, log_wandb
+
+        written += log_mlflow(runs, mlflow, folder.resolve().name) if mlflow else []
+        written += log_wandb(runs, wandb) if wandb else []
     cli.emit({"runs": len(runs), "written": written}, as_json=as_json, human=lambda: cli.say("\n".join(written)))
 
 

@@ -28,7 +28,7 @@ def csv_text(runs: Sequence[CollectedRun]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(_columns(runs))
     for *known, number, metric, value in _lines(runs):
-        writer.writerow([*map(_cell, known), "" if number is None else number, metric, repr(value)])
+        writer.writerow([*map(cell, known), "" if number is None else number, metric, repr(value)])
     return out.getvalue()
 
 
@@ -64,7 +64,8 @@ def write_csv(runs: Sequence[CollectedRun], path: Path) -> None:
     write_atomically(path, csv_text(runs).encode())
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a parameter as text: as it is, or as JSON."""
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
