@@ -1,4 +1,4 @@
-# `make demo` and `make test` work on a machine that has Python 3.11, make and a network, and nothing else.
+# `make demo` and `make test` work on a machine that has Python 3.11, 3.12 or 3.13, make and a network, and nothing else.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -34,7 +34,7 @@ help: ## Show this list
 setup: $(STAMP) ## Make the virtual environment with the locked dependencies
 
 $(STAMP): requirements.lock requirements-bootstrap.lock pyproject.toml
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { echo "Mien needs Python 3.11: run make PYTHON=/path/to/python3.11"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { echo "Mien needs Python 3.11, 3.12 or 3.13: run make PYTHON=/path/to/python3.11"; exit 1; }
 	@echo "Setting up $(VENV) in four steps: about 3 GB of packages are downloaded the first time"
 	@echo "1 of 4: the environment, and uv, which fills it"
 	$(PYTHON) -m venv $(VENV)
@@ -110,11 +110,14 @@ dist: $(STAMP) ## Build the source distribution, and of it the wheel, into dist/
 	rm -rf dist build
 	$(BIN)/uv build --quiet --no-build-isolation --python $(BIN)/python --out-dir dist
 
+# One lock for Python 3.11 to 3.13 on Linux and macOS; what differs between them stands behind markers.
+UNIVERSAL := --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet
+
 lock: $(STAMP) ## Resolve the dependencies anew
-	$(BIN)/uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o requirements.lock
+	$(BIN)/uv pip compile pyproject.toml --extra dev $(UNIVERSAL) -o requirements.lock
 	awk '/^uv==/{on=1} on{print} on&&!/\\$$/{exit}' requirements.lock > requirements-bootstrap.lock
-	echo 'setuptools>=77' | $(BIN)/uv pip compile pyproject.toml - --extra coordinator -c requirements.lock --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o deploy/requirements-coordinator.lock
-	$(BIN)/uv pip compile pyproject.toml --extra device -c requirements.lock --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate --quiet -o deploy/requirements-device.lock
+	echo 'setuptools>=77' | $(BIN)/uv pip compile pyproject.toml - --extra coordinator -c requirements.lock $(UNIVERSAL) -o deploy/requirements-coordinator.lock
+	$(BIN)/uv pip compile pyproject.toml --extra device -c requirements.lock $(UNIVERSAL) -o deploy/requirements-device.lock
 
 stubs: $(STAMP) ## Generate the gRPC stubs anew
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python scripts/generate_stubs.py
