@@ -1012,7 +1012,7 @@ def _named(group: GroupRate) -> str:
 
 
 def _never_measured(groups: Sequence[GroupRate]) -> tuple[str, ...]:
-    from mien.evaluation.fairness import ALWAYS_UNMEASURED, never_measured
+    from mien.models.unmeasured import ALWAYS_UNMEASURED, never_measured
 
     return (*never_measured(groups), *ALWAYS_UNMEASURED)
 

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import Any, Final
 
 from coordinator.operator.disclosure import disclosures
-from mien.evaluation.fairness import ALWAYS_UNMEASURED, MAX_FMR_RATIO, never_measured
+from mien.evaluation.fairness import MAX_FMR_RATIO
 from mien.format import count, moment, percent
+from mien.models.unmeasured import ALWAYS_UNMEASURED, never_measured
 from mien.protocol.canonical import model_from_json, parse_json
 from mien.records import to_mapping
 from mien.rounds.records import BundleRecord, EvaluationRecord, ModelRecord

@@ -9,8 +9,7 @@ Legend: I people, R replicates.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final, Literal
@@ -23,7 +22,6 @@ from mien.evaluation.intervals import Interval, percentile_interval, rule_of_thr
 from mien.evaluation.kfold import FoldAccuracy
 from mien.evaluation.scores import Comparisons, ErrorsByPerson, errors_by_person
 from mien.evaluation.verification import OperatingPoint, rates_at
-from mien.specs import GroupRate
 
 MAX_FMR_RATIO: Final = 10.0
 """A group whose false match rate is above this many times the target is warned of."""
@@ -316,26 +314,3 @@ def _rate(
     except UndefinedMetricError:
         return Rate(num_errors, num_trials, None)
     return Rate(num_errors, num_trials, interval)
-
-
-SUBJECTS: Final[Mapping[str, re.Pattern[str]]] = {
-    "children up to 12 years": re.compile(r"child|kid|infant|\b\d[-–]1[0-2]\b"),
-    "young people of 13 to 19": re.compile(r"teen|adolescent|young|\b13[-–]1[789]\b"),
-    "people of 60 years and more": re.compile(r"senior|elder|\b6[05]\+|\b6[05][-–]"),
-    "women and men apart": re.compile(r"\b(?:sex|gender|women|men|female|male|woman|man)\b"),
-    "skin tones and origins apart": re.compile(r"skin|fitzpatrick|race|ethnic|origin|ancestry|african|asian|indian"),
-    "twins and other close relatives": re.compile(r"twin|sibling|relative|kin\b"),
-    "faces with masks or other covers": re.compile(r"mask|cover|occlu|veil"),
-}
-"""What users ask of a recogniser first, and the words by which a group of a file is known to be about it."""
-
-ALWAYS_UNMEASURED: Final = (
-    "photographs taken many years apart",
-    "pictures, films and masks held before the camera (no liveness check comes with a model)",
-)
-
-
-def never_measured(groups: Iterable[GroupRate]) -> list[str]:
-    """Return those of `SUBJECTS` that no group of a model is about which its people were enough to tell of."""
-    told = [f"{each.attribute} {each.group}".casefold() for each in groups if each.verdict != "too_small"]
-    return [subject for subject, words in SUBJECTS.items() if not any(words.search(text) for text in told)]

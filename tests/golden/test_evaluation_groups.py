@@ -10,15 +10,14 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.evaluation.fairness import (
-    SUBJECTS,
     Differential,
     GroupErrors,
     Grouping,
     Rate,
     differential,
-    never_measured,
 )
 from mien.evaluation.scores import all_pairs, all_pairs_among, errors_by_person
+from mien.models.unmeasured import SUBJECTS, never_measured
 from mien.specs import GroupRate
 
 NONE_FAILED = np.zeros(12, np.int64)

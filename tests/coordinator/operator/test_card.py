@@ -16,7 +16,8 @@ from coordinator.commands.cli import app
 from coordinator.commands.models.cards import card_of
 from coordinator.operator.card import ModelCard, card_report, to_plain
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
-from mien.evaluation.fairness import ALWAYS_UNMEASURED, SUBJECTS, differential
+from mien.evaluation.fairness import differential
+from mien.models.unmeasured import ALWAYS_UNMEASURED, SUBJECTS
 from mien.shell.pages import markdown, render
 from simulation.faces.folder_protocol import _group_plain, _rate_plain
 from tests.coordinator.dashboard.made_up import DP, Fleet
