@@ -228,7 +228,7 @@ def test_what_was_revealed_with_leave_is_not_shown_after_it_ended(bench: Bench) 
     bench.participant = replace(bench.participant, agreement=PLAIN)
     outcome = bench.participant.step()
     assert isinstance(outcome, NotCounted)
-    assert "--allow-reveal class_embeddings" in outcome.reason
+    assert 'allow_reveal = ["class_embeddings"]' in outcome.reason
 
 
 def test_an_update_kept_without_its_agreement_is_not_sent(bench: Bench) -> None:

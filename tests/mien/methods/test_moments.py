@@ -259,7 +259,7 @@ def test_operators_and_owners_are_told_what_a_sum_of_moments_shows() -> None:
     layout = METHODS["fedface"].contribution_layout(task, TINY.part(), DIM)
     assert "sum of second moments" in " ".join(disclosures(task))
     assert "whether somebody" in " ".join(disclosure(task, layout, num_images=3, min_cohort=3))
-    with pytest.raises(ConfigError, match="--allow-reveal class_moment"):
+    with pytest.raises(ConfigError, match=r'allow_reveal = \["class_moment"\]'):
         check_agreed(task, layout, Agreement(min_cohort=3))
     check_agreed(task, layout, Agreement(min_cohort=3, allow_reveal=("class_moment",)))
 

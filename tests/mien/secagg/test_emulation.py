@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -47,7 +47,9 @@ def test_the_emulated_sum_is_the_protocols_bit_for_bit(n: int, ring_bits: int, c
         emulated.add(cohort.addends[identity], DpSpec(), lambda size, seed=seed: seed[:size])
     again = emulated.open()
     assert np.array_equal(again.update, opened.update)
-    assert replace(again, update=opened.update) == opened
+    for each in fields(opened):  # from Python 3.13 on, records with arrays do not compare, not even with themselves
+        if each.name != "update":
+            assert getattr(again, each.name) == getattr(opened, each.name), each.name
 
 
 def test_what_the_server_would_refuse_is_refused() -> None:
