@@ -69,6 +69,10 @@ _PAPERS: Final = {
         "FedFR, domain adaptation (2021)",
         "clustering, ablation, forgetting, local iterations",
     ),
+    "fedfr_uda_real": (
+        "FedFR, domain adaptation (2021), on real faces",
+        "from CelebA to Bollywood, to LFW, to the dark and to masks: systems, clustering, ablation, forgetting",
+    ),
 }
 EXPERIMENTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
     {name: said for name, said in _PAPERS.items() if importlib.util.find_spec(f"simulation.papers.{name}")}

@@ -2,57 +2,72 @@
 
 Source: Zhuang et al., "Towards Unsupervised Domain Adaptation for Deep Face Recognition under Privacy Constraints via
 Federated Learning" (2021). Benchmark S has as many source as target people, L ten times as many; the paper's domains
-are Caucasian and African faces, ours are those of the synthetic faces (`<domain>_<id>`), nobody's. A folder that holds
-`celeba112` and `bollywood112` gives one benchmark of real faces instead (research, non-commercial use).
+are Caucasian and African faces, ours are those of the synthetic faces (`<domain>_<id>`), nobody's. Benchmarks of real
+faces are in `simulation.papers.fedfr_uda_real`, by the same code from a file of the same form.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from mien.records import parse_toml
 from simulation.faces.datasets import dataset_of
-from simulation.papers.fedfr_uda.faces import prepared
 from simulation.papers.fedfr_uda.run import measure
 from simulation.runs.experiment import Claim, Column, Experiment, Row, Table
 
-TITLE: Final = "FedFR-UDA: from a labelled domain to an unlabelled one"
-SOURCE: Final = (
-    "Zhuang et al.: Towards Unsupervised Domain Adaptation for Deep Face Recognition under Privacy Constraints via "
-    "Federated Learning (2021)"
-)
-
+BENCHMARKS: Final = Path(__file__).with_name("benchmarks.toml")
+NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 Settings = dict[str, Any]
-DATA: Final = parse_toml(Path(__file__).with_name("benchmarks.toml").read_text(encoding="utf-8"), "benchmarks.toml")
-LABELS: Final[Mapping[str, str]] = DATA["labels"]
 
 
 def study(*, quick: bool, faces: Path | None) -> Experiment:
     """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
-    folder, real = prepared(faces)
-    small = {**(DATA["quick"] if quick else {}), **(DATA["quick_real"] if quick and real else {})}
-    names = {"s": "real"} if real else {"s": "s"} if quick else {"s": "s", "l": "l"}
-    benchmarks = {name: {**DATA["shared"], **DATA["settings"][of], **small} for name, of in names.items()}
+    return benchmarks_of(BENCHMARKS, quick=quick, data_sha256=dataset_of(faces))
+
+
+def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping[str, str] = NO_OTHERS) -> Experiment:
+    """Return the study that a file of benchmarks describes, named as the file's folder; `domains` stand for others.
+
+    A table's rows are systems; `changes` say what else a row changes, and its system where it has another name. A
+    benchmark's own `tables` are the numbers of those that it has, by default all. A claim on a row that a benchmark
+    lacks is left out; so are benchmarks that the toy scale does not name.
+    """
+    data = parse_toml(path.read_text(encoding="utf-8"), path.name)
     tables, claims = list[Table](), list[Claim]()
-    for name, scale in benchmarks.items():
-        where = "real" if real else name.upper()
-        own = [_table(table, name, scale, where, real=real) for table in DATA["tables"]]
-        tables += own
-        rows = {row.name for table in own for row in table.rows}
-        claims += [claim for claim in _claims(name, scale, where) if {claim.greater, claim.lesser} <= rows]
-    notes = tuple(DATA["notes"])
-    return Experiment("fedfr_uda", TITLE, measure, tuple(tables), tuple(claims), SOURCE, notes, dataset_of(folder))
+    for name, own in data["settings"].items():
+        if quick and name not in data["quick_benchmarks"]:
+            continue
+        shown = data.get("shown", {}).get(name, {})
+        numbers = shown.get("tables", range(len(data["tables"])))
+        scale = {**data["shared"], **own, **(data["quick"] if quick else {})}
+        scale["source"] = [domains.get(domain, domain) for domain in scale["source"]]
+        scale["target"] = domains.get(scale["target"], scale["target"])
+        where = shown.get("where", name.upper())
+        made = [_table(data, data["tables"][number], name, scale, where) for number in numbers]
+        tables += made
+        rows = {row.name for table in made for row in table.rows}
+        claims += [claim for claim in _claims(data, name, scale, where) if {claim.greater, claim.lesser} <= rows]
+    notes = tuple(data["notes"])
+    return Experiment(
+        path.parent.name, data["title"], measure, tuple(tables), tuple(claims), data["source"], notes, data_sha256
+    )
 
 
-def _table(table: Settings, name: str, scale: Settings, where: str, *, real: bool) -> Table:
-    """Return one table of a benchmark; real faces have no figures of the paper's beside theirs."""
-    paper = DATA["paper"][name][table["paper"]] if "paper" in table and not real else {}
+def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings, where: str) -> Table:
+    """Return one table of a benchmark."""
+    paper = data["paper"][name][table["paper"]] if "paper" in table else {}
     # One target alone is no federation, and has no row without the source.
     systems = [system for system in table["rows"] if system != "no_source" or scale["clients"] > 1]
     rows = [
-        Row(f"{name}_{system}", LABELS[system], {**scale, "system": system}, tuple(paper.get(system, ())))
+        Row(
+            f"{name}_{system}",
+            data["labels"][system],
+            {**scale, "system": system, **data.get("changes", {}).get(system, {})},
+            tuple(paper.get(system, ())),
+        )
         for system in systems
     ]
     if field := table.get("sweep"):
@@ -61,12 +76,12 @@ def _table(table: Settings, name: str, scale: Settings, where: str, *, real: boo
             Row(f"{name}_{letter}{n}", f"{letter.upper()} = {n}", {**scale, "system": "fl", field: n}) for n in values
         ]
         rows = swept + rows
-    groups = [DATA["columns"][group] if isinstance(group, str) else [group] for group in table["columns"]]
+    groups = [data["columns"][group] if isinstance(group, str) else [group] for group in table["columns"]]
     return Table(
-        f"{table['title']} ({'real faces' if real else where})",
+        f"{table['title']} ({where})",
         tuple(rows),
         tuple(Column(*column) for group in groups for column in group),
-        tuple(table.get("paper_columns", ())) if not real else (),
+        tuple(table.get("paper_columns", ())),
         table.get("note", "").format_map(scale),
     )
 
@@ -84,13 +99,13 @@ SWEEPS: Final[Mapping[str, Callable[[Settings], tuple[str, list[int]]]]] = {
 """Of a swept field: the letter that begins its rows' names, and the values beside the benchmark's own."""
 
 
-def _claims(name: str, scale: Settings, where: str) -> list[Claim]:
-    """Return what the paper claims of a benchmark, S's claims for real faces."""
+def _claims(data: Mapping[str, Any], name: str, scale: Settings, where: str) -> list[Claim]:
+    """Return what the paper claims of a benchmark."""
     most = {"most": f"e{sweep_of(scale)[-1]}"}
     return [
         Claim(f"{where}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest)
-        for text, greater, lesser, *rest in (*DATA["claims"]["shared"], *DATA["claims"][name])
+        for text, greater, lesser, *rest in (*data["claims"]["shared"], *data["claims"].get(name, ()))
     ]
 
 
-__all__ = ["measure", "study"]
+__all__ = ["BENCHMARKS", "benchmarks_of", "measure", "study"]

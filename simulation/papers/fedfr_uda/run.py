@@ -38,8 +38,7 @@ from simulation.centralised import systems
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.engine import Cohort, RoundRecord, run_task
 from simulation.faces.workbench import TRAINABLE, Workbench, error_rates
-from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, prepared
-from simulation.papers.light import open_light_workbench
+from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, open_domains
 from simulation.runs.experiment import Job
 
 GRID: Final = tuple(round(0.3 + 0.05 * i, 2) for i in range(19))
@@ -49,6 +48,17 @@ MIN_SAMPLES: Final = 3
 FOLDS: Final = 10
 GALLERY: Final = 2
 FMRS: Final = {"tar_1e-1": 1e-1, "tar_1e-2": 1e-2, "tar_1e-3": 1e-3}
+
+STAGES_2_AND_3: Final = (
+    "system",
+    "clients",
+    "local_steps",
+    "max_levels",
+    "distance",
+    "domain_constraint",
+    "constraint_steps",
+)
+"""Settings in which rows differ that start from one and the same model of the source."""
 
 Clusterer = Callable[[Embeddings, int], Partition]
 """Returns pseudo labels of embeddings, given how many people they truly show (which K-means alone looks at)."""
@@ -85,10 +95,9 @@ def measure(job: Job) -> Mapping[str, Any]:
 
 def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     """Return the scene of a run, stage 1 of the paper included; kept for the next run of its benchmark and seed."""
-    shared = {name: value for name, value in settings.items() if name not in ("system", "clients", "local_steps")}
-    folder, _ = prepared(job.faces)
-    pretrained = _pretrained(str(folder) if folder else "", json.dumps(shared, sort_keys=True), job.seed)
-    bench = open_light_workbench(folder)
+    shared = {name: value for name, value in settings.items() if name not in STAGES_2_AND_3}
+    pretrained = _pretrained(job.faces, json.dumps(shared, sort_keys=True), job.seed)
+    bench = _bench(job.faces, settings)
     domains = divide(bench.people, dict(settings), job.seed)
     if settings["tuning"]:  # the people whom clusterings' parameters are chosen on
         domains = replace(domains, target_test=domains.validation)
@@ -96,11 +105,15 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     return Scene(bench, settings, job.seed, domains, source, target, pretrained)
 
 
+def _bench(faces: Path | None, settings: Mapping[str, Any]) -> Workbench:
+    return open_domains(faces, settings["target"], settings.get("condition", ""))
+
+
 @functools.lru_cache(maxsize=2)
-def _pretrained(folder: str, shared: str, seed: int) -> Vector:
+def _pretrained(faces: Path | None, shared: str, seed: int) -> Vector:
     """Return stage 1: the released model, trained on the source with its labels."""
     settings = json.loads(shared)
-    bench = open_light_workbench(Path(folder) if folder else None)
+    bench = _bench(faces, settings)
     source = faces_of(bench, divide(bench.people, settings, seed).source, settings["max_images"])
     return _trainer(bench, settings, settings["pretrain_steps"], seed).supervised(bench.theta, source)
 
@@ -127,8 +140,12 @@ def federated(scene: Scene, system: str) -> tuple[Vector, dict[str, Any]]:
     """Return the model after stages 2 and 3, with the clustering's scores and the target's accuracy round by round."""
     settings = scene.settings
     clients = _clients(scene)
-    clusterer, parameter = chosen_clusterer(scene, "c_finch" if system in ("fl", "dcl", "no_source") else system)
-    labels = {name: clusterer(_embed(scene, faces), faces.num_identities) for name, faces in clients.items()}
+    clusterer, parameter = chosen_clusterer(scene, system if system in CLUSTERINGS else "c_finch")
+    labels = (
+        {name: faces.labels for name, faces in clients.items()}
+        if system == "true_labels"
+        else {name: clusterer(_embed(scene, faces), faces.num_identities) for name, faces in clients.items()}
+    )
     crops = {name: faces.crops for name, faces in clients.items()}
     has_source = system != "no_source"
     if has_source:
@@ -159,7 +176,13 @@ def federated(scene: Scene, system: str) -> tuple[Vector, dict[str, Any]]:
 
 
 def _task(settings: Mapping[str, Any], size: int, constraint: float, seed: int) -> TaskSpec:
-    options = {**to_mapping(_options(settings)), "domain_constraint": constraint}
+    options = to_mapping(
+        replace(
+            _options(settings),
+            domain_constraint=constraint,
+            constraint_steps=settings.get("constraint_steps", 0),
+        )
+    )
     return TaskSpec(
         name="fedfr-uda",
         method="fedfr_uda",
@@ -219,16 +242,25 @@ POOLED: Final[Mapping[str, Callable[[Scene], Vector]]] = {
 
 # Clusterings.
 
+CLUSTERINGS: Final = ("c_finch", "dbscan", "finch", "kmeans", "kmeans_found")
+"""Systems that are named after their clustering; all others have C-FINCH's labels, or true ones."""
+
 
 def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
     """Return a clustering with the parameter that is best on validation people, and that parameter.
 
-    Best is the highest F-score, on average over groups of as many people as a client holds.
+    Best is the highest F-score, on average over groups of as many people as a client holds. A setting may name the
+    `distance` of C-FINCH instead, and its levels. `kmeans_found` is told the number that C-FINCH finds.
     """
     if name == "kmeans":
         return functools.partial(_kmeans, seed=scene.seed), 0.0
+    if name == "kmeans_found":
+        found, parameter = chosen_clusterer(scene, "c_finch")
+        return lambda emb, num: _kmeans(emb, int(found(emb, num).max()) + 1, seed=scene.seed), parameter
+    settings = scene.settings
+    distances = (settings["distance"],) if "distance" in settings else GRID
     made: dict[str, tuple[Callable[[Embeddings, float], Partition], tuple[float, ...]]] = {
-        "c_finch": (c_finch, GRID),
+        "c_finch": (functools.partial(c_finch, max_levels=settings.get("max_levels", 0)), distances),
         "dbscan": (_dbscan, GRID),
         "finch": (_finch, (0.0, 1.0, 2.0, 3.0)),
     }
