@@ -167,7 +167,8 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     local, rule = _how_to_step(inp, options)
     problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
     trained = runtime.train(inp.job(problem.objective, local=local))
-    addends = dict(update_addends(inp, trained, num_images=1 if options.validates else None))
+    weighs_alike = options.validates or options.first_weighting == "uniform"  # validators' weightings multiply below
+    addends = dict(update_addends(inp, trained, num_images=1 if weighs_alike else None))
     if options.validates:
         weighting_T = scaled(inp.task, own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops)))
         addends["weightings"] = weighting_T.astype(np.float32)

@@ -153,6 +153,17 @@ def test_pfm_for_three_rounds_with_a_falling_rate() -> None:
         np.testing.assert_allclose(done.cohort.private[name]["class_embeddings"], party.w, atol=5e-6)
 
 
+def test_pfm_of_parties_that_weigh_alike() -> None:
+    """Without validators the first weighting is the only one, and it may be uniform: parties are of unequal sizes."""
+    done, _ = run(replace(TASK, method="pfm_fv", options={**PFM, "first_weighting": "uniform"}))
+    theta, m, everyone = start(), np.zeros((DIM, 12)), parties()
+    assert len({p.n for p in everyone.values()}) > 1
+    for _ in range(2):
+        thetas = [reference.pfm_local(theta, m, p, STEPS, LR, 0.9) for p in everyone.values()]
+        theta, m = reference.pfm_server(theta, thetas, np.full(len(thetas), 1 / len(thetas)), LR)
+    assert_same(done.state.theta, theta)
+
+
 def test_pfm_makes_the_equivalent_momentum_that_its_steps_assume() -> None:
     """Eq 5 and 6 agree: M_r = beta M_(r-1) + G_r with G_r the mean of the gradients' sums."""
     _, states = run(replace(TASK, method="pfm_fv", options=PFM))

@@ -50,7 +50,7 @@ def prepared(faces: Path | None) -> tuple[Path | None, bool]:
     return _linked(faces, {name.removesuffix("112"): faces / name for name in REAL}), True
 
 
-def _linked(faces: Path, domains: Mapping[str, Path], fewest: int = 1) -> Path:
+def _linked(faces: Path, domains: Mapping[str, Path], fewest: int = 0) -> Path:
     """Return a folder of links `<domain>_<name>` to everybody of several folders who has enough pictures."""
     key = hashlib.sha256("\n".join([*domains, os.fspath(faces.resolve())]).encode()).hexdigest()[:16]
     links = Path(tempfile.gettempdir()) / f"mien-domains-{os.getuid()}" / key

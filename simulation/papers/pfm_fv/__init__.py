@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mien.errors import EmptyFolderError
 from mien.layout import Vector
 from mien.methods.base import ServerState, ValidationFaces
-from mien.methods.pfm_fv import HISTORY, weight_of
+from mien.methods.pfm_fv import HISTORY, PERCENT, options_of, score, server_start, weight_of
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.centralised.systems import Faces, Head, Trainer
-from simulation.engines.engine import RoundRecord, run_task
+from simulation.engines.base import Cohort, RoundWork
+from simulation.engines.engine import RoundRecord, as_engine, rounds, run_task
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench
 from simulation.papers.light import open_light_workbench
@@ -37,6 +39,9 @@ BETA: Final = 0.9
 
 MAX_MATED: Final = 400
 """Mated pairs of a validator, with as many others."""
+
+STEPS: Final = 5
+"""Steps of a grid search over weightings: shares are fifths."""
 
 DROPS: Final = (10 / 26, 18 / 26, 24 / 26)
 """After these shares of the steps the rate falls to a tenth: epochs 10, 18 and 24 of 26."""
@@ -57,45 +62,111 @@ def measure(job: Job) -> Mapping[str, Any]:
     if settings["system"] == "pretrained":
         return bench.verification(bench.theta, test)
     people = {domain: group["people"] for domain, group in groups.items()}
+    cohort = bench.cohort(
+        _unequal(people, settings) if "parties" in settings else _parties(people, settings.get("parts", 1))
+    )
+    cohort = replace(cohort, labels=_mislabelled(cohort.labels, settings.get("wrong_labels", {}), job.seed))
     if settings["system"] == "pooled":
-        theta, loss = _pooled(bench, people, settings, job.seed)
+        theta, loss = _pooled(bench, _together(cohort), settings, job.seed)
         return {**bench.verification(theta, test), "loss_last": loss}
+    validators = {domain: _validation_faces(bench, group["validators"], job.seed) for domain, group in groups.items()}
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
-    cohort = bench.cohort(_parties(people, settings.get("parts", 1)))
+    if settings["system"] == "grid":
+        return searched(bench, task, cohort, validators, test)
     if task.options["validation"] != "off":
-        validators = {
-            domain: _validation_faces(bench, group["validators"], job.seed) for domain, group in groups.items()
-        }
         cohort = replace(cohort, validators=validators)
-    images = {client: len(crops) for client, crops in cohort.crops.items()}
+    is_even = task.options.get("first_weighting") == "uniform"
+    first = {client: 1 if is_even else len(crops) for client, crops in cohort.crops.items()}
     weights: list[tuple[int, dict[str, float]]] = []
 
     def note(state: ServerState, record: RoundRecord) -> None:
         if HISTORY in state.arrays:
-            weights.append((record.round, _shares(state, images)))
+            weights.append((record.round, _shares(state, first)))
 
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, bench.runtime, after_round=note)
     return {
         **bench.verification(run.state.theta, test),
         **({"weights": weights} if weights else {}),
+        **(_figures_of_weights(weights, first, run.state) if "parties" in settings else {}),
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
     }
 
 
-def _shares(state: ServerState, images: Mapping[str, int]) -> dict[str, float]:
+def _figures_of_weights(
+    weights: Sequence[tuple[int, Mapping[str, float]]], first: Mapping[str, int], state: ServerState
+) -> dict[str, float]:
+    """Return each party's share after a quarter of the rounds and at the end, and how often a drawn weighting won."""
+    total = sum(first.values())
+    at_first = {client: num / total for client, num in first.items()}
+    early, late = (weights[len(weights) // 4][1], weights[-1][1]) if weights else (at_first, at_first)
+    winners = state.arrays[HISTORY][:, 0] if HISTORY in state.arrays else np.zeros(1)
+    return {
+        **{f"early_{client}": share for client, share in early.items()},
+        **{f"share_{client}": share for client, share in late.items()},
+        "drawn_won": float((winners > 0).mean()),
+    }
+
+
+def searched(
+    bench: Workbench, task: TaskSpec, cohort: Cohort, validators: Mapping[str, ValidationFaces], test: Sequence[str]
+) -> dict[str, float]:
+    """Return what a grid search over weightings finds at a checkpoint after half of the rounds (Figure 3).
+
+    The parties' models of that round are mixed by every weighting whose shares are multiples of 1 / `STEPS`. Figures:
+    EER on test people under the weighting by images, under the one that validators score highest, and the lowest of
+    all, which no validator can beat; the validators' mean scores under the first two, and their spread.
+    """
+    half, options = task.rounds // 2, options_of(task)
+    work = RoundWork(task, bench.part, bench.dim, server_start(task, bench.part, bench.theta), cohort, (), 1)
+    for step in rounds(replace(task, rounds=half), bench.part, bench.dim, work.state, cohort, bench.runtime):
+        work = replace(work, state=step.state, cohort=step.cohort, number=step.record.round + 1)
+    engine, start = as_engine(bench.runtime), bench.part.gather(work.state.theta).astype(np.float64)
+    updates = {name: engine.train(replace(work, devices=(name,))).total.mean("delta") for name in cohort.crops}
+
+    def mixed(shares: Mapping[str, float]) -> Vector:
+        moved = start + sum(shares[name] * update for name, update in updates.items())
+        return bench.part.scatter(work.state.theta, moved.astype(np.float32))
+
+    def judged(shares: Mapping[str, float]) -> tuple[float, float]:
+        theta = mixed(shares)
+        scores = [score(options, bench.runtime, theta, faces) for faces in validators.values()]
+        return float(np.mean(scores)) / PERCENT, bench.verification(theta, test)["eer"]
+
+    total = sum(len(crops) for crops in cohort.crops.values())
+    by_images = judged({name: len(crops) / total for name, crops in cohort.crops.items()})
+    corners = itertools.product(range(STEPS + 1), repeat=len(cohort.crops))
+    grid = [
+        judged({name: part / STEPS for name, part in zip(cohort.crops, parts, strict=True)})
+        for parts in corners
+        if sum(parts) == STEPS
+    ]
+    best = max(grid)
+    return {
+        "eer": by_images[1],
+        "eer_validated": best[1],
+        "eer_lowest": min(eer for _, eer in grid),
+        "score": by_images[0],
+        "score_validated": best[0],
+        "score_lowest": min(grid)[0],
+    }
+
+
+def _shares(state: ServerState, first: Mapping[str, int]) -> dict[str, float]:
     """Return each party's share of the weighting that the next round begins with (Figure 6)."""
-    each = {client: weight_of(state, client, float(num)) for client, num in images.items()}
+    each = {client: weight_of(state, client, float(num)) for client, num in first.items()}
     total = sum(each.values())
     return {client: round(weight / total, 6) for client, weight in each.items()}
 
 
 def _split(bench: Workbench, settings: Mapping[str, Any], seed: int) -> dict[str, dict[str, tuple[str, ...]]]:
     """Return each domain's people for training, validators, tuning and tests, drawn by `seed`."""
-    sizes = {name: settings[name] for name in ("people", "validators", "validation")}
-    sizes["test"] = settings["test"] // len(DOMAINS)
     groups: dict[str, dict[str, tuple[str, ...]]] = {}
     for number, domain in enumerate(DOMAINS):
+        sizes = {name: settings[name] for name in ("people", "validators", "validation")}
+        if "parties" in settings:
+            sizes["people"] = sum(held.get(domain, 0) for held in settings["parties"].values())
+        sizes["test"] = settings["test"] // len(DOMAINS)
         members = [name for name in bench.people if name.startswith(f"{domain}_")]
         if len(members) < sum(sizes.values()):
             raise EmptyFolderError(
@@ -115,6 +186,35 @@ def _parties(people: Mapping[str, Sequence[str]], parts: int) -> dict[str, tuple
     return {f"{domain}-{i}": tuple(held[i::parts]) for domain, held in people.items() for i in range(parts)}
 
 
+def _unequal(people: Mapping[str, Sequence[str]], settings: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """Return the people of parties that say how many of each domain they hold; all are given out."""
+    left, parties = {domain: list(held) for domain, held in people.items()}, dict[str, tuple[str, ...]]()
+    for party, held in settings["parties"].items():
+        parties[party] = tuple(left[domain].pop() for domain, num in held.items() for _ in range(num))
+    return parties
+
+
+def _mislabelled(
+    labels: Mapping[str, NDArray[np.int64]], shares: Mapping[str, float], seed: int
+) -> dict[str, NDArray[np.int64]]:
+    """Return labels of which some parties have a share wrong: another of the party's people in the true one's place."""
+    found = dict(labels)
+    for party, share in shares.items():
+        true, rng = labels[party], np.random.default_rng([seed, 9])
+        wrong = rng.permutation(len(true))[: round(share * len(true))]
+        num = int(true.max()) + 1
+        found[party] = true.copy()
+        found[party][wrong] = (true[wrong] + rng.integers(1, num, len(wrong))) % num
+    return found
+
+
+def _together(cohort: Cohort) -> Faces:
+    """Return all parties' faces in one place, with the labels that they have."""
+    starts = itertools.accumulate((int(cohort.labels[name].max()) + 1 for name in cohort.crops), initial=0)
+    labels = [cohort.labels[name] + start for name, start in zip(cohort.crops, starts, strict=False)]
+    return Faces(np.concatenate(list(cohort.crops.values())), np.concatenate(labels))
+
+
 def _validation_faces(bench: Workbench, names: Sequence[str], seed: int) -> ValidationFaces:
     """Return a validator's pairs, as many mated as non-mated ones, in ten folds as the paper's benchmarks have."""
     crops, labels = bench.labelled(names)
@@ -128,14 +228,11 @@ def _validation_faces(bench: Workbench, names: Sequence[str], seed: int) -> Vali
     return ValidationFaces(crops, pairs, is_mated[chosen], folds)
 
 
-def _pooled(
-    bench: Workbench, people: Mapping[str, Sequence[str]], settings: Mapping[str, Any], seed: int
-) -> tuple[Vector, float]:
+def _pooled(bench: Workbench, faces: Faces, settings: Mapping[str, Any], seed: int) -> tuple[Vector, float]:
     """Return momentum SGD on everybody's images in one place: as many steps, the parties' batches together.
 
     The backbone's momentum starts anew when the rate falls.
     """
-    faces = Faces(*bench.labelled([name for held in people.values() for name in held]))
     head, batch = Head("arcface", **settings["head"]), len(DOMAINS) * settings["batch"]
     theta, kept, loss = bench.theta, dict[str, Vector](), math.nan
     for stage, steps in enumerate(_stages(settings["steps"])):

@@ -8,9 +8,19 @@ import numpy as np
 import pytest
 
 from mien.errors import EmptyFolderError
-from simulation.papers.fedfr_uda import study
-from simulation.papers.fedfr_uda.faces import divide, prepared
-from simulation.papers.fedfr_uda.run import MIN_SAMPLES, _dbscan, _fold_accuracy, _kmeans, _rank_1
+from simulation.faces.datasets import people_of
+from simulation.papers import fedfr_uda_real
+from simulation.papers.fedfr_uda import measure, study
+from simulation.papers.fedfr_uda.faces import LFW, data_of, divide, open_domains, prepared
+from simulation.papers.fedfr_uda.run import (
+    MIN_SAMPLES,
+    STAGES_2_AND_3,
+    _dbscan,
+    _fold_accuracy,
+    _kmeans,
+    _rank_1,
+)
+from simulation.runs.experiment import Job
 
 PEOPLE = tuple(f"{domain}_{i:03d}" for domain in ("african", "asian", "caucasian") for i in range(20))
 SETTINGS = {
@@ -39,6 +49,14 @@ def test_too_few_people_are_named_by_domain() -> None:
         divide(PEOPLE, {**SETTINGS, "target_people": 20}, 1)
 
 
+def test_parameters_may_be_chosen_on_people_of_the_source_alone() -> None:
+    found = divide(PEOPLE, {**SETTINGS, "source": ["caucasian"], "source_people": 8, "validation_of": "source"}, 1)
+    groups = (found.source, found.target, found.validation, found.source_test, found.target_test)
+    assert [len(group) for group in groups] == [8, 10, 4, 6, 6]
+    assert len(set().union(*groups)) == 34
+    assert {name.split("_")[0] for name in found.validation} == {"caucasian"}
+
+
 def test_real_faces_are_linked_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
     (tmp_path / "temporary").mkdir()
@@ -60,6 +78,64 @@ def test_every_row_has_its_settings_and_every_claim_its_rows() -> None:
     assert {"s_source_only", "s_fl", "s_dcl", "s_dbscan", "s_no_source", "s_k1", "s_k6", "s_e1"} <= names
     assert all(row.settings["source"] == ["caucasian"] for row in found.rows)
     assert len(found.claims) == 16
+
+
+def test_rows_of_real_faces_change_what_they_say_and_start_alike() -> None:
+    found = fedfr_uda_real.study(quick=False, faces=None)
+    rows = {row.name: row.settings for row in found.rows}
+    assert found.name == "fedfr_uda_real"
+    assert {name.split("_")[0] for name in rows} == {"bollywood", "lfw", "dark", "masks"}
+    assert rows["bollywood_fl"]["max_levels"] == 2
+    assert rows["bollywood_exhausted"]["max_levels"] == 0
+    assert rows["lfw_printed_d"]["distance"] == 1.2
+    assert rows["masks_dcl"]["constraint_steps"] == 1500
+    assert rows["lfw_dcl_printed"]["constraint_steps"] == 0
+    for name, settings in rows.items():
+        of = name.split("_")[0]
+        shared = {key for key in settings if key not in STAGES_2_AND_3}
+        assert {key: settings[key] for key in shared} == {key: rows[f"{of}_fl"][key] for key in shared}
+    # CelebA has 271 people with four pictures or more, Bollywood 32 in all, LFW 158 with ten or more.
+    fl = rows["bollywood_fl"]
+    assert fl["source_people"] + fl["source_test"] + fl["validation"] <= 271
+    assert fl["target_people"] + fl["test"] <= 32
+    assert rows["lfw_fl"]["target_people"] + rows["lfw_fl"]["test"] <= 158
+
+
+def test_lfw_stands_beside_the_others_with_people_of_ten_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    shipped = people_of(None)
+    for name, (folder, num) in {"1": ("celeba112", 4), "2": ("bollywood112", 4), "3": ("lfw/images", 10)}.items():
+        files = list(shipped.values())[int(name)]
+        for i in range(num):
+            at = tmp_path / "data" / folder / name / f"{i}.jpg"
+            at.parent.mkdir(parents=True, exist_ok=True)
+            at.write_bytes(files[i % len(files)].read_bytes())
+    few = tmp_path / "data" / LFW / "few"
+    few.mkdir()
+    (few / "0.jpg").write_bytes((tmp_path / "data/lfw/images/3/0.jpg").read_bytes())
+    clean = open_domains(tmp_path / "data", "lfw")
+    dark = open_domains(tmp_path / "data", "lfw", "dark")
+    assert clean.people == ("bollywood_2", "celeba_1", "lfw_3")
+    assert np.bincount(clean.labels).tolist() == [4, 4, 10]
+    seen = [bench.runtime.embed(bench.theta, bench.crops) for bench in (clean, dark)]
+    same = (seen[0] * seen[1]).sum(axis=1) > 0.999
+    assert same.tolist() == [True] * 8 + [False] * 10
+    other = open_domains(tmp_path / "data", "bollywood")
+    assert other.people == ("bollywood_2", "celeba_1")
+    assert np.array_equal(other.runtime.embed(other.theta, other.crops), seen[0][:8])
+    assert data_of(tmp_path / "data") == clean.dataset_sha256
+
+
+@pytest.mark.parametrize("name", ["kmeans_found", "exhausted", "true_labels", "dcl_strong"])
+def test_a_row_of_real_faces_of_each_kind_gives_its_figures(name: str) -> None:
+    rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
+    figures = measure(Job(name, 0, rows[f"bollywood_{name}"].settings))
+    assert 0 <= figures["target_accuracy"] <= 1
+    assert 0 < figures["clusters"] <= 24
+    assert (figures["f_score"] == 1) == (name == "true_labels")
 
 
 def test_noise_is_a_person_of_its_own() -> None:
