@@ -8,9 +8,10 @@ import hashlib
 import itertools
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +19,30 @@ import numpy as np
 from mien.errors import EmptyFolderError
 from simulation.centralised.systems import Faces
 from simulation.faces.conditions import in_condition
-from simulation.faces.datasets import dataset_of, digest, people_of
+from simulation.faces.datasets import People, dataset_of, digest, people_of
 from simulation.faces.workbench import Workbench, open_workbench
 from simulation.papers.light import behind_features
 
 REAL: Final = ("celeba112", "bollywood112")
-LFW: Final = "lfw/images"
-LFW_IMAGES: Final = 10
-"""Pictures of each person of LFW, the first so many; who has fewer is left out, as most people are."""
+
+
+@dataclass(frozen=True)
+class RealFaces:
+    """A set of real faces: its folder, the pictures of each person that count, and how many a person must have."""
+
+    folder: str
+    images: int
+    fewest: int
+
+
+SETS: Final = MappingProxyType(
+    {
+        "celeba": RealFaces("celeba112", 10, 4),
+        "bollywood": RealFaces("bollywood112", 30, 4),
+        "lfw": RealFaces("lfw/images", 10, 10),
+    }
+)
+"""Sets by the domain that they are; for research, non-commercial use."""
 
 
 @dataclass(frozen=True)
@@ -63,55 +80,60 @@ def _linked(faces: Path, domains: Mapping[str, Path], fewest: int = 0) -> Path:
     return links
 
 
+def are_real(faces: Path | None) -> bool:
+    """Return whether a folder holds every one of `SETS`."""
+    return faces is not None and all((faces / each.folder).is_dir() for each in SETS.values())
+
+
 def data_of(faces: Path | None) -> str:
-    """Return what names a study's data: everybody of `prepared`, and LFW's people where they stand beside them."""
-    folder, is_real = prepared(faces)
-    found = dataset_of(folder)
-    if not is_real or faces is None or not (faces / LFW).is_dir():
-        return found
-    return _both(found, digest({name: files[:LFW_IMAGES] for name, files in people_of(_lfw(faces)).items()}))
+    """Return what names a study's data: the pictures of `SETS` where the folder holds them, or everybody's."""
+    if faces is None or not are_real(faces):
+        return dataset_of(faces)
+    return _together([digest(_first(faces, domain)) for domain in SETS])
 
 
-def _lfw(faces: Path) -> Path:
-    return _linked(faces, {"lfw": faces / LFW}, LFW_IMAGES)
+def _first(faces: Path, domain: str) -> People:
+    images = SETS[domain].images
+    return {name: files[:images] for name, files in people_of(_alone(faces, domain)).items()}
 
 
-def _both(first: str, second: str) -> str:
-    return hashlib.sha256(f"{first} {second}".encode()).hexdigest()
+def _alone(faces: Path, domain: str) -> Path:
+    return _linked(faces, {domain: faces / SETS[domain].folder}, SETS[domain].fewest)
 
 
 @functools.lru_cache(maxsize=4)
-def open_domains(faces: Path | None, target: str, condition: str = "") -> Workbench:
-    """Return the light workbench of everybody; with the target `lfw` its people stand beside those of `prepared`.
+def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = "") -> Workbench:
+    """Return the light workbench of the people of some domains, the target's last.
 
+    Each of `SETS` has a workbench of its own, whose features are computed once, whatever it stands beside. A
     `condition`, one of `simulation.faces.conditions`, is that of the target's pictures.
     """
-    folder, is_real = prepared(faces)
-    whole = open_workbench(folder)
-    features_ND = whole.runtime.features(whole.theta, whole.crops)
-    of_target = np.flatnonzero(np.array([_domain(name) == target for name in whole.people])[whole.labels])
-    if is_real and target == "lfw":
-        assert faces is not None
-        lfw = open_workbench(_lfw(faces), None, LFW_IMAGES)
-        of_target = len(whole.crops) + np.arange(len(lfw.crops))
-        features_ND = np.concatenate([features_ND, lfw.runtime.features(lfw.theta, lfw.crops)])
-        whole = _beside(whole, lfw)
+    if faces is not None and are_real(faces):
+        parts = [open_workbench(_alone(faces, domain), None, SETS[domain].images) for domain in domains]
+    else:
+        parts = [open_workbench(faces)]
+    whole = _beside(parts)
+    features_ND = np.concatenate([each.runtime.features(each.theta, each.crops) for each in parts])
     if condition:
-        seen = whole.runtime.features(whole.theta, in_condition(condition, whole.crops[of_target]))
-        features_ND = features_ND.copy()
-        features_ND[of_target] = seen
+        seen = np.flatnonzero(np.array([_domain(name) == domains[-1] for name in whole.people])[whole.labels])
+        features_ND[seen] = whole.runtime.features(whole.theta, in_condition(condition, whole.crops[seen]))
     return behind_features(whole, features_ND)
 
 
-def _beside(first: Workbench, second: Workbench) -> Workbench:
-    """Return the workbench of the people of two, the first's before the second's."""
+def _beside(parts: Sequence[Workbench]) -> Workbench:
+    """Return the workbench of everybody in several, one after another."""
+    starts = itertools.accumulate((len(each.people) for each in parts), initial=0)
     return replace(
-        first,
-        crops=np.concatenate([first.crops, second.crops]),
-        labels=np.concatenate([first.labels, second.labels + len(first.people)]),
-        people=first.people + second.people,
-        dataset_sha256=_both(first.dataset_sha256, second.dataset_sha256),
+        parts[0],
+        crops=np.concatenate([each.crops for each in parts]),
+        labels=np.concatenate([each.labels + start for each, start in zip(parts, starts, strict=False)]),
+        people=tuple(name for each in parts for name in each.people),
+        dataset_sha256=_together([each.dataset_sha256 for each in parts]),
     )
+
+
+def _together(digests: Sequence[str]) -> str:
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def divide(people: tuple[str, ...], settings: dict[str, Any], seed: int) -> Domains:

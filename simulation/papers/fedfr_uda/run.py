@@ -106,7 +106,7 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
 
 
 def _bench(faces: Path | None, settings: Mapping[str, Any]) -> Workbench:
-    return open_domains(faces, settings["target"], settings.get("condition", ""))
+    return open_domains(faces, (*settings["source"], settings["target"]), settings.get("condition", ""))
 
 
 @functools.lru_cache(maxsize=2)

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from simulation.papers.fedfr_uda import benchmarks_of, measure
-from simulation.papers.fedfr_uda.faces import data_of, prepared
+from simulation.papers.fedfr_uda.faces import are_real, data_of
 from simulation.runs.experiment import Experiment
 
 BENCHMARKS: Final = Path(__file__).with_name("benchmarks.toml")
@@ -24,8 +24,7 @@ RENDERED: Final = MappingProxyType({"celeba": "caucasian", "bollywood": "african
 
 def study(*, quick: bool, faces: Path | None) -> Experiment:
     """Return the study; `quick` is a toy scale that shows nothing but that everything runs."""
-    _, is_real = prepared(faces)
-    domains = {} if is_real else RENDERED
+    domains = {} if are_real(faces) else RENDERED
     return benchmarks_of(BENCHMARKS, quick=quick, data_sha256=data_of(faces), domains=domains)
 
 

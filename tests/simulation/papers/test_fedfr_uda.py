@@ -11,7 +11,7 @@ from mien.errors import EmptyFolderError
 from simulation.faces.datasets import people_of
 from simulation.papers import fedfr_uda_real
 from simulation.papers.fedfr_uda import measure, study
-from simulation.papers.fedfr_uda.faces import LFW, data_of, divide, open_domains, prepared
+from simulation.papers.fedfr_uda.faces import data_of, divide, open_domains, prepared
 from simulation.papers.fedfr_uda.run import (
     MIN_SAMPLES,
     STAGES_2_AND_3,
@@ -101,7 +101,7 @@ def test_rows_of_real_faces_change_what_they_say_and_start_alike() -> None:
     assert rows["lfw_fl"]["target_people"] + rows["lfw_fl"]["test"] <= 158
 
 
-def test_lfw_stands_beside_the_others_with_people_of_ten_pictures(
+def test_sets_stand_beside_each_other_and_the_target_alone_is_in_a_condition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
@@ -113,20 +113,20 @@ def test_lfw_stands_beside_the_others_with_people_of_ten_pictures(
             at = tmp_path / "data" / folder / name / f"{i}.jpg"
             at.parent.mkdir(parents=True, exist_ok=True)
             at.write_bytes(files[i % len(files)].read_bytes())
-    few = tmp_path / "data" / LFW / "few"
+    few = tmp_path / "data/lfw/images/few"
     few.mkdir()
     (few / "0.jpg").write_bytes((tmp_path / "data/lfw/images/3/0.jpg").read_bytes())
-    clean = open_domains(tmp_path / "data", "lfw")
-    dark = open_domains(tmp_path / "data", "lfw", "dark")
-    assert clean.people == ("bollywood_2", "celeba_1", "lfw_3")
-    assert np.bincount(clean.labels).tolist() == [4, 4, 10]
+    clean = open_domains(tmp_path / "data", ("celeba", "lfw"))
+    dark = open_domains(tmp_path / "data", ("celeba", "lfw"), "dark")
+    assert clean.people == ("celeba_1", "lfw_3")
+    assert np.bincount(clean.labels).tolist() == [4, 10]
     seen = [bench.runtime.embed(bench.theta, bench.crops) for bench in (clean, dark)]
     same = (seen[0] * seen[1]).sum(axis=1) > 0.999
-    assert same.tolist() == [True] * 8 + [False] * 10
-    other = open_domains(tmp_path / "data", "bollywood")
-    assert other.people == ("bollywood_2", "celeba_1")
-    assert np.array_equal(other.runtime.embed(other.theta, other.crops), seen[0][:8])
-    assert data_of(tmp_path / "data") == clean.dataset_sha256
+    assert same.tolist() == [True] * 4 + [False] * 10
+    other = open_domains(tmp_path / "data", ("celeba", "bollywood"))
+    assert other.people == ("celeba_1", "bollywood_2")
+    assert np.array_equal(other.runtime.embed(other.theta, other.crops)[:4], seen[0][:4])
+    assert len({data_of(tmp_path / "data"), clean.dataset_sha256, other.dataset_sha256}) == 3
 
 
 @pytest.mark.parametrize("name", ["kmeans_found", "exhausted", "true_labels", "dcl_strong"])
