@@ -233,7 +233,7 @@ def _pooled(bench: Workbench, faces: Faces, settings: Mapping[str, Any], seed: i
 
     The backbone's momentum starts anew when the rate falls.
     """
-    head, batch = Head("arcface", **settings["head"]), len(DOMAINS) * settings["batch"]
+    head, batch = Head(**{"loss": "arcface", **settings["head"]}), len(DOMAINS) * settings["batch"]
     theta, kept, loss = bench.theta, dict[str, Vector](), math.nan
     for stage, steps in enumerate(_stages(settings["steps"])):
         local = LocalSpec(lr=settings["lr"] * 0.1**stage, steps=steps, batch_size=batch, momentum=BETA, flip=False)

@@ -30,12 +30,14 @@ ROWS = {row.name: row for row in STUDY.rows}
 
 
 def test_the_whole_study_has_every_system_of_the_paper() -> None:
-    intervals, unfinished, norms, twelve, unequal, wrong, search = STUDY.tables
+    intervals, unfinished, norms, twelve, cosface, unequal, wrong, search = STUDY.tables
     systems = [f"{system}_{k}" for k in ("low", "middle", "high") for system in ("fedavg", "pfm", "pfm_fv")]
     assert [row.name for row in intervals.rows] == ["pretrained", "pooled", *systems]
     assert [row.name for row in norms.rows] == ["pfm_low", "no_norm", "moving_norm", "pfm_fv_low", "fedavg_fv"]
     assert {row.settings["lr"] for row in unfinished.rows} == {FULL["lr"] / 100}
     assert [row.settings["task"]["cohort"]["size"] for row in twelve.rows] == [12] * 4
+    assert {row.settings["head"]["loss"] for row in cosface.rows} == {"cosface"}
+    assert {row.settings["task"]["options"]["loss"] for row in cosface.rows[1:]} == {"cosface"}
     assert {row.settings.get("wrong_labels") is None for row in unequal.rows} == {True}
     assert all(row.settings["wrong_labels"] == {"large": 0.3} for row in wrong.rows)
     assert {row.settings["system"] for row in search.rows} == {"grid"}
@@ -126,7 +128,7 @@ def test_weights_begin_at_images_and_end_where_validators_moved_them() -> None:
     assert sum(moved[f"share_{party}"] for party in ("large", "middle", "small")) == pytest.approx(1, abs=1e-5)
 
 
-@pytest.mark.parametrize("name", ["pooled", "pfm_fv_low", "fedavg_high"])
+@pytest.mark.parametrize("name", ["pooled", "pfm_fv_low", "fedavg_high", "cosface_pooled"])
 def test_one_row_of_each_kind_gives_its_figures(name: str) -> None:
     figures = measure(Job(name, 0, ROWS[name].settings))
     assert 0 <= figures["eer"] <= 0.5
