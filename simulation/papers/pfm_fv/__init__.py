@@ -143,7 +143,7 @@ def searched(
     ]
     best = max(grid)
     return {
-        "eer": by_images[1],
+        "eer_images": by_images[1],
         "eer_validated": best[1],
         "eer_lowest": min(eer for _, eer in grid),
         "score": by_images[0],
