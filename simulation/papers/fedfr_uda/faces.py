@@ -133,8 +133,8 @@ def _behind_network(faces: Path | None, settings_json: str, seed: int) -> Workbe
         crops = crops.copy()
         crops[seen] = in_condition(condition, crops[seen])
     network, runtime = small_network(seed)
-    adapter = network.layout.part(TRAINABLE)
-    bench = replace(whole, model=replace(network, theta=theta), part=adapter, runtime=runtime)
+    model = replace(network, spec=replace(network.spec, trainable=TRAINABLE), theta=theta)
+    bench = replace(whole, model=model, part=model.layout.part(TRAINABLE), runtime=runtime)
     return behind_features(bench, runtime.features(theta, crops))
 
 
