@@ -216,19 +216,12 @@ def open_network(faces: Path | None, max_people: int | None = None, max_images: 
     return Workbench(model, part, runtime, read.crops, read.labels, read.names, digest(chosen))
 
 
-def open_small_network(
-    faces: Path | None, seed: int, max_people: int | None = None, max_images: int | None = None
-) -> Workbench:
-    """Return the workbench of the same people with `small_network`, which is what is trained: not the adapter."""
-    chosen = _chosen(faces, max_people, max_images)
-    model, runtime = small_network(seed)
-    read = _read(chosen, model)
-    part = model.layout.part(TRAINED)
-    return Workbench(model, part, runtime, read.crops, read.labels, read.names, digest(chosen))
+def open_small_network(faces: Path | None, seed: int, max_people: int | None = None) -> Workbench:
+    """Return the workbench of the same people with a small network that begins at random, and an adapter behind it.
 
-
-def small_network(seed: int) -> tuple[Model, TorchRuntime]:
-    """Return a small network that begins at random, with an adapter behind it, and its runtime."""
+    Its trained part is that network and not the adapter.
+    """
+    chosen = _chosen(faces, max_people, None)
     with initialised_from(seed):
         backbone = build_adapted(FACE_INPUTS["sface"], base=build_small_network)
     layout, theta = layout_of(backbone), theta_of(backbone)
@@ -241,7 +234,10 @@ def small_network(seed: int) -> tuple[Model, TorchRuntime]:
         terms="none",
         trainable=TRAINED,
     )
-    return Model(spec, layout, theta), TorchRuntime(spec, layout, backbone=backbone, device=device())
+    model = Model(spec, layout, theta)
+    read = _read(chosen, model)
+    runtime = TorchRuntime(spec, layout, backbone=backbone, device=device())
+    return Workbench(model, layout.part(TRAINED), runtime, read.crops, read.labels, read.names, digest(chosen))
 
 
 def _chosen(faces: Path | None, max_people: int | None, max_images: MaxImages) -> People:

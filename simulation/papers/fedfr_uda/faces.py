@@ -6,7 +6,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import json
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,13 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from mien.errors import EmptyFolderError
-from mien.layout import Vector
-from mien.records import from_mapping
-from mien.specs import LocalSpec
 from simulation.centralised.systems import Faces
 from simulation.faces.conditions import in_condition
 from simulation.faces.datasets import People, dataset_of, digest, people_of
-from simulation.faces.workbench import TRAINABLE, Workbench, open_small_network, small_network
+from simulation.faces.workbench import Workbench, open_workbench
 from simulation.papers.light import behind_features
 
 REAL: Final = ("celeba112", "bollywood112")
@@ -41,15 +37,12 @@ class RealFaces:
 
 SETS: Final = MappingProxyType(
     {
-        "celeba": RealFaces("celeba112", 30, 4),
-        "bollywood": RealFaces("bollywood112", 40, 4),
+        "celeba": RealFaces("celeba112", 10, 4),
+        "bollywood": RealFaces("bollywood112", 30, 4),
         "lfw": RealFaces("lfw/images", 10, 10),
     }
 )
 """Sets by the domain that they are; for research, non-commercial use."""
-
-COUNTS: Final = ("source_people", "source_test", "target_people", "validation", "validation_of", "test")
-"""Settings that say how many people play which part."""
 
 
 @dataclass(frozen=True)
@@ -101,64 +94,30 @@ def data_of(faces: Path | None) -> str:
 
 def _first(faces: Path, domain: str) -> People:
     images = SETS[domain].images
-    return {name: files[:images] for name, files in people_of(_folder(faces, domain)).items()}
+    return {name: files[:images] for name, files in people_of(_alone(faces, domain)).items()}
 
 
-def _folder(faces: Path, domain: str) -> Path:
+def _alone(faces: Path, domain: str) -> Path:
     return _linked(faces, {domain: faces / SETS[domain].folder}, SETS[domain].fewest)
 
 
-def open_source_network(faces: Path | None, settings: Mapping[str, Any], seed: int) -> Workbench:
-    """Return the light workbench of both domains behind a small network that has seen people of the source alone.
-
-    It begins at random and is trained on the source's people in one place, as `settings["network"]` says; behind it is
-    an adapter that is the identity. The target's pictures are in `settings["condition"]` where there is one.
-    """
-    named = ("source", "target", "condition", "network", *COUNTS)
-    own = {name: settings[name] for name in named if name in settings}
-    return _behind_network(faces, json.dumps(own, sort_keys=True), seed)
-
-
 @functools.lru_cache(maxsize=4)
-def _behind_network(faces: Path | None, settings_json: str, seed: int) -> Workbench:
-    settings = json.loads(settings_json)
-    source, target = tuple(settings["source"]), settings["target"]
-    whole = _beside([_alone(faces, domain) for domain in ((*source, target) if are_real(faces) else ("",))])
-    theta = _trained_network(
-        faces, source, json.dumps(settings["network"]), divide(whole.people, settings, seed).source, seed
-    )
-    crops = whole.crops
-    if condition := settings.get("condition", ""):
-        seen = np.flatnonzero(np.array([_domain(name) == target for name in whole.people])[whole.labels])
-        crops = crops.copy()
-        crops[seen] = in_condition(condition, crops[seen])
-    network, runtime = small_network(seed)
-    model = replace(network, spec=replace(network.spec, trainable=TRAINABLE), theta=theta)
-    bench = replace(whole, model=model, part=model.layout.part(TRAINABLE), runtime=runtime)
-    return behind_features(bench, runtime.features(theta, crops))
+def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = "") -> Workbench:
+    """Return the light workbench of the people of some domains, the target's last.
 
-
-@functools.lru_cache(maxsize=1)
-def _trained_network(
-    faces: Path | None, domains: tuple[str, ...], how: str, people: tuple[str, ...], seed: int
-) -> Vector:
-    """Return the network after training on these people, whatever target it is for: once a seed."""
-    settings = json.loads(how)
-    whole = _beside([_alone(faces, domain) for domain in (domains if are_real(faces) else ("",))])
-    network, runtime = small_network(seed)
-    bench = replace(whole, model=network, part=network.layout.part(network.spec.trainable), runtime=runtime)
-    local = from_mapping(LocalSpec, {**settings["local"], "flip": False})
-    theta = bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
-    theta.flags.writeable = False
-    return theta
-
-
-@functools.lru_cache(maxsize=3)
-def _alone(faces: Path | None, domain: str) -> Workbench:
-    """Return the faces of one set, or those of a folder that holds all domains."""
-    if faces is None or not are_real(faces):
-        return open_small_network(faces, 0)
-    return open_small_network(_folder(faces, domain), 0, None, SETS[domain].images)
+    Each of `SETS` has a workbench of its own, whose features are computed once, whatever it stands beside. A
+    `condition`, one of `simulation.faces.conditions`, is that of the target's pictures.
+    """
+    if faces is not None and are_real(faces):
+        parts = [open_workbench(_alone(faces, domain), None, SETS[domain].images) for domain in domains]
+    else:
+        parts = [open_workbench(faces)]
+    whole = _beside(parts)
+    features_ND = np.concatenate([each.runtime.features(each.theta, each.crops) for each in parts])
+    if condition:
+        seen = np.flatnonzero(np.array([_domain(name) == domains[-1] for name in whole.people])[whole.labels])
+        features_ND[seen] = whole.runtime.features(whole.theta, in_condition(condition, whole.crops[seen]))
+    return behind_features(whole, features_ND)
 
 
 def _beside(parts: Sequence[Workbench]) -> Workbench:

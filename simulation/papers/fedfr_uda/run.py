@@ -38,8 +38,7 @@ from simulation.centralised import systems
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.engine import Cohort, RoundRecord, run_task
 from simulation.faces.workbench import TRAINABLE, Workbench, error_rates
-from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, open_source_network
-from simulation.papers.light import open_light_workbench
+from simulation.papers.fedfr_uda.faces import Domains, divide, faces_of, open_domains
 from simulation.runs.experiment import Job
 
 GRID: Final = tuple(round(0.3 + 0.05 * i, 2) for i in range(19))
@@ -97,11 +96,8 @@ def measure(job: Job) -> Mapping[str, Any]:
 def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     """Return the scene of a run, stage 1 of the paper included; kept for the next run of its benchmark and seed."""
     shared = {name: value for name, value in settings.items() if name not in STAGES_2_AND_3}
-    bench = _bench(job.faces, settings, job.seed)
-    # A network that the source's people made of random numbers is stage 1's; a released recogniser's adapter is not.
-    pretrained = (
-        bench.theta if "network" in settings else _pretrained(job.faces, json.dumps(shared, sort_keys=True), job.seed)
-    )
+    pretrained = _pretrained(job.faces, json.dumps(shared, sort_keys=True), job.seed)
+    bench = _bench(job.faces, settings)
     domains = divide(bench.people, dict(settings), job.seed)
     if settings["tuning"]:  # the people whom clusterings' parameters are chosen on
         domains = replace(domains, target_test=domains.validation)
@@ -109,15 +105,17 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     return Scene(bench, settings, job.seed, domains, source, target, pretrained)
 
 
-def _bench(faces: Path | None, settings: Mapping[str, Any], seed: int) -> Workbench:
-    return open_source_network(faces, settings, seed) if "network" in settings else open_light_workbench(faces)
+def _bench(faces: Path | None, settings: Mapping[str, Any]) -> Workbench:
+    return open_domains(faces, (*settings["source"], settings["target"]), settings.get("condition", ""))
 
 
 @functools.lru_cache(maxsize=2)
 def _pretrained(faces: Path | None, shared: str, seed: int) -> Vector:
-    """Return stage 1: the released model, trained on the source with its labels."""
+    """Return stage 1: the released model, trained on the source with its labels; after no step it is that model."""
     settings = json.loads(shared)
-    bench = open_light_workbench(faces)
+    bench = _bench(faces, settings)
+    if not settings["pretrain_steps"]:
+        return bench.theta
     source = faces_of(bench, divide(bench.people, settings, seed).source, settings["max_images"])
     return _trainer(bench, settings, settings["pretrain_steps"], seed).supervised(bench.theta, source)
 
