@@ -23,10 +23,10 @@ from simulation.runs.records import only_writer, refuse_others
 from simulation.runs.reproduced import EXPERIMENTS, MAX_SEEDS, STATE, Options, known
 
 OUT: Final = Path("out/reproduce")
-_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", "fedfr_uda_real": ""}
-"""Folder of MIEN_DATA that an experiment takes unless one is named, all of it where empty; others `synthetic112`."""
+_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", "fedfr_real": ".", "fedfr_uda_real": "."}
+"""Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
 
-_HOLDS: Final = {"fedfr_real": "celeba112 and bollywood112"}
+_HOLDS: Final = {"fedfr_real": "celeba112 and bollywood112", "fedfr_uda_real": "celeba112, bollywood112 and lfw"}
 """What that folder holds, where it is MIEN_DATA itself."""
 
 
@@ -55,8 +55,8 @@ def faces_for(name: str, faces: Path | None, *, quick: bool) -> Path | None:
     found = Path(data) / folder if data and faces is None else None
     if found is None or not found.is_dir():
         raise NotFoundError(
-            f"{name} needs hundreds of people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder that "
-            f"holds {folder or 'sets of real faces'}, or use --quick, which takes the faces that come with the package"
+            f"{name} needs hundreds of people: name a folder name/*.jpg with --faces, set MIEN_DATA to a folder "
+            f"that holds {_HOLDS.get(name, folder)}, or use --quick, which takes the faces that come with the package"
         )
     return found.resolve()
 

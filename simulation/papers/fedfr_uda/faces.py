@@ -20,7 +20,7 @@ from mien.errors import EmptyFolderError
 from simulation.centralised.systems import Faces
 from simulation.faces.conditions import in_condition
 from simulation.faces.datasets import People, dataset_of, digest, people_of
-from simulation.faces.workbench import Workbench, open_workbench
+from simulation.faces.workbench import Workbench, domain_of, open_workbench
 from simulation.papers.light import behind_features
 
 REAL: Final = ("celeba112", "bollywood112")
@@ -115,7 +115,7 @@ def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = 
     whole = _beside(parts)
     features_ND = np.concatenate([each.runtime.features(each.theta, each.crops) for each in parts])
     if condition:
-        seen = np.flatnonzero(np.array([_domain(name) == domains[-1] for name in whole.people])[whole.labels])
+        seen = np.flatnonzero(np.array([domain_of(name) == domains[-1] for name in whole.people])[whole.labels])
         features_ND[seen] = whole.runtime.features(whole.theta, in_condition(condition, whole.crops[seen]))
     return behind_features(whole, features_ND)
 
@@ -161,7 +161,7 @@ def faces_of(bench: Workbench, people: tuple[str, ...], max_images: int) -> Face
 
 
 def _draw(people: tuple[str, ...], domain: str, counts: tuple[int, ...], seed: int) -> list[tuple[str, ...]]:
-    names = sorted(name for name in people if _domain(name) == domain)
+    names = sorted(name for name in people if domain_of(name) == domain)
     if len(names) < sum(counts):
         raise EmptyFolderError(
             f"domain {domain} has {len(names)} people and this experiment needs {sum(counts)}; name a larger folder "
@@ -170,7 +170,3 @@ def _draw(people: tuple[str, ...], domain: str, counts: tuple[int, ...], seed: i
     drawn = [names[i] for i in np.random.default_rng([seed, 3]).permutation(len(names))]
     stops = itertools.accumulate(counts, initial=0)
     return [tuple(sorted(drawn[a:b])) for a, b in itertools.pairwise(stops)]
-
-
-def _domain(name: str) -> str:
-    return name.partition("_")[0]
