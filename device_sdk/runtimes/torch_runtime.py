@@ -53,8 +53,9 @@ class TorchRuntime:
 
     Crops' features before the first trained stage are kept in memory (`cache_bytes`), so that rounds after the first
     cost only the tail. `micro_batch` above 0 bounds the images in memory during a step: their gradients are added up,
-    and the step is that of the whole batch. Equal inputs and seeds give equal results on one machine's CPU with one
-    thread; `device` "cuda" is for simulations.
+    and the step is that of the whole batch. `losses_on` above 0 bounds the crops, evenly spaced, that the losses before
+    and after training are of: those of all may take longer than a few steps of a small network. Equal inputs and seeds
+    give equal results on one machine's CPU with one thread; `device` "cuda" is for simulations.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class TorchRuntime:
         device: DeviceName = "cpu",
         micro_batch: int = 0,
         precision: Precision = "float32",
+        losses_on: int = 0,
     ) -> None:
         """Build the backbone that `spec` names, or take `backbone`; `cache` stands in for one of `cache_bytes`.
 
@@ -85,6 +87,8 @@ class TorchRuntime:
             )
         if micro_batch < 0:
             raise ConfigError(f"micro_batch is {micro_batch}; it must not be negative (0: whole batches)")
+        if losses_on < 0:
+            raise ConfigError(f"losses_on is {losses_on}; it must not be negative (0: all crops)")
         self._backbone = build_backbone(spec.backbone, spec.input) if backbone is None else backbone.eval()
         self._layout = layout_of(self._backbone)
         if self._layout.sha256 != layout.sha256:
@@ -98,6 +102,7 @@ class TorchRuntime:
         self._parameters = frozenset(name for name, _ in self._backbone.named_parameters())
         self._splits: dict[tuple[str, ...], int] = {}
         self._micro_batch = micro_batch
+        self._losses_on = losses_on
         self._threads = threads
         self.precision: Precision = precision
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
@@ -127,9 +132,9 @@ class TorchRuntime:
     def train(self, job: TrainingJob, should_stop: Callable[[], bool] = never_stop) -> Trained:
         """Return SGD's result on the job's part and private tensors, on its crops, starting from its theta.
 
-        The losses before and after are those of all crops, not mirrored. Raises NonFiniteError when the loss or a
-        parameter stops being finite, LayoutMismatchError for a part of another model, LateError when `should_stop`,
-        which is asked before every step, says so.
+        The losses before and after are those of all crops (or of `losses_on`), not mirrored. Raises NonFiniteError when
+        the loss or a parameter stops being finite, LayoutMismatchError for a part of another model, LateError when
+        `should_stop`, which is asked before every step, says so.
         """
         part = job.part
         self._check_trainable(job)
@@ -138,12 +143,13 @@ class TorchRuntime:
             self._changed = frozenset(part.names)
             training = _Training(self._tensors, job, self._micro_batch)
             images = self._images(job.theta, job.crops)
-            loss_before = training.evaluate(images.embed_all())
+            judged = self._judged(len(images))
+            loss_before = training.evaluate(images, judged)
             with self._learning_statistics(part, job.local):
                 num_steps = take_steps(
                     job.local, len(images), job.seed, lambda batch: training.step(images, batch), should_stop
                 )
-            loss_after = training.evaluate(images.embed_all())
+            loss_after = training.evaluate(images, judged)
             values = training.part_values()
         private, velocity = training.private_arrays(), training.velocity_arrays()
         return Trained(part, job.theta, values, private, loss_before, loss_after, num_steps, velocity)
@@ -171,6 +177,12 @@ class TorchRuntime:
             yield
         finally:
             self._micro_batch = before
+
+    def _judged(self, num_crops: int) -> Indices:
+        """Return which crops the losses before and after are of."""
+        if not 0 < self._losses_on < num_crops:
+            return np.arange(num_crops)
+        return np.linspace(0, num_crops - 1, self._losses_on).astype(np.int64)
 
     def _check_trainable(self, job: TrainingJob) -> None:
         """Raise for what cannot be trained, before anything is loaded."""
@@ -378,10 +390,11 @@ class _Training:
                 velocity.copy_(torch.from_numpy(objective.velocity[name].copy()))
 
     @torch.no_grad()
-    def evaluate(self, emb_ND: Tensor) -> float:
-        """Return the loss over all crops, given their embeddings in order."""
-        everything = np.arange(len(emb_ND))
-        return float(self._loss(self._input(emb_ND, everything, np.zeros(len(emb_ND), np.bool_))))
+    def evaluate(self, images: _Images, batch: Indices) -> float:
+        """Return the loss over these crops."""
+        unflipped = np.zeros(len(batch), np.bool_)
+        emb_BD = images.embed_all() if len(batch) == len(images) else images.embeddings(batch, unflipped)
+        return float(self._loss(self._input(emb_BD, batch, unflipped)))
 
     def part_values(self) -> Vector:
         """Return the part's elements as they are now: shape (part.size,)."""

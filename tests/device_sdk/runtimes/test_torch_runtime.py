@@ -186,6 +186,24 @@ def trained_with(seed: int, *, flip: bool = True) -> Trained:
     return tiny.runtime().train(TrainingJob(tiny.theta, tiny.part(), CROPS, hinge(), replace(LOCAL, flip=flip), seed))
 
 
+def test_losses_may_be_of_some_crops_and_training_is_the_same() -> None:
+    """Of two classes each crop's loss is its own: that of crops 0, 2 and 5 is their share of all."""
+    tiny, objective = tiny_cnn(), softmax(6, 2)
+    job = TrainingJob(tiny.theta, tiny.part(("*",)), CROPS, objective, LOCAL, 7)
+    of_all, of_some = (
+        TorchRuntime(tiny.spec, tiny.layout, backbone=tiny_cnn().backbone, losses_on=number).train(job)
+        for number in (0, 3)
+    )
+    np.testing.assert_array_equal(of_some.theta, of_all.theta)
+    chosen = np.array([0, 2, 5])
+    rows = {name: values[chosen] for name, values in objective.per_crop.items()}
+    alone = replace(job, crops=CROPS[chosen], objective=replace(objective, per_crop=rows))
+    assert of_some.loss_before == pytest.approx(tiny.runtime().train(alone).loss_before, rel=1e-5)
+    assert of_some.loss_before != pytest.approx(of_all.loss_before, rel=1e-3)
+    with pytest.raises(ConfigError, match="losses_on is -1"):
+        TorchRuntime(tiny.spec, tiny.layout, backbone=tiny_cnn().backbone, losses_on=-1)
+
+
 def test_a_seed_fixes_everything_and_another_changes_it() -> None:
     one, same, other = trained_with(7), trained_with(7), trained_with(8)
     np.testing.assert_array_equal(one.theta, same.theta)
