@@ -34,10 +34,10 @@ from mien.backbones.small import TRAINED, build_small_network
 from mien.errors import EmptyFolderError, UndefinedMetricError
 from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
 from mien.layout import ParameterPart, Vector
-from mien.methods.base import Crops
+from mien.methods.base import Crops, Trained
 from mien.models.known_models import FACE_INPUTS
 from mien.shell.lock import held
-from mien.specs import LocalSpec, ModelSpec
+from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
@@ -140,14 +140,15 @@ class Workbench:
         scale: float,
         margin: float,
         start: Literal["random", "mean_feature"] = "mean_feature",
-    ) -> Vector:
+    ) -> Trained:
         """Return what a head over these people makes of the model with all their images in one place: no privacy.
 
-        `start` is where class vectors begin; what is compared with it begins in the same way.
+        Class vectors come with it, as its private tensors. `start` is where they begin; what is compared
+        with it begins in the same way.
         """
         head_of_all = Head(head, scale, margin, start)
         trainer = Trainer(self.runtime, self.part, head_of_all, local, seed)
-        return trainer.supervised(self.theta, Faces(*self.labelled(names)))
+        return trainer.trained(self.theta, Faces(*self.labelled(names)))
 
 
 def domain_of(name: str) -> str:
@@ -187,7 +188,7 @@ def open_workbench(faces: Path | None, max_people: int | None = None, max_images
     """
     chosen = _chosen(faces, max_people, max_images)
     model = sface_with_adapter()
-    read = _read(chosen, model)
+    read = _read(chosen, model.spec.input)
     read.crops.flags.writeable = False  # so that they are hashed once
     dataset = digest(chosen)
     return Workbench(
@@ -210,18 +211,24 @@ def open_network(faces: Path | None, max_people: int | None = None, max_images: 
     """
     chosen = _chosen(faces, max_people, max_images)
     model = sface()
-    read = _read(chosen, model)
+    read = _read(chosen, model.spec.input)
     runtime = TorchRuntime(model.spec, model.layout, cache_bytes=NETWORK_BYTES, device=device())
     part = model.layout.part(model.spec.trainable)
     return Workbench(model, part, runtime, read.crops, read.labels, read.names, digest(chosen))
 
 
-def open_small_network(faces: Path | None, seed: int, max_people: int | None = None) -> Workbench:
+def open_small_network(
+    faces: Path | None,
+    seed: int,
+    max_people: int | None = None,
+    max_images: int | None = None,
+    *,
+    losses_on: int = 0,
+) -> Workbench:
     """Return the workbench of the same people with a small network that begins at random, and an adapter behind it.
 
-    Its trained part is that network and not the adapter.
+    Its trained part is that network and not the adapter. `losses_on` as in `TorchRuntime`.
     """
-    chosen = _chosen(faces, max_people, None)
     with initialised_from(seed):
         backbone = build_adapted(FACE_INPUTS["sface"], base=build_small_network)
     layout, theta = layout_of(backbone), theta_of(backbone)
@@ -234,10 +241,20 @@ def open_small_network(faces: Path | None, seed: int, max_people: int | None = N
         terms="none",
         trainable=TRAINED,
     )
-    model = Model(spec, layout, theta)
-    read = _read(chosen, model)
-    runtime = TorchRuntime(spec, layout, backbone=backbone, device=device())
-    return Workbench(model, layout.part(TRAINED), runtime, read.crops, read.labels, read.names, digest(chosen))
+    read, dataset = _read_once(faces, max_people, max_images)
+    runtime = TorchRuntime(spec, layout, backbone=backbone, device=device(), losses_on=losses_on)
+    return Workbench(
+        Model(spec, layout, theta), layout.part(TRAINED), runtime, read.crops, read.labels, read.names, dataset
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _read_once(faces: Path | None, max_people: int | None, max_images: int | None) -> tuple[LabelledCrops, str]:
+    """Return the people and their digest, read once a process: each of its networks begins elsewhere, on one input."""
+    chosen = _chosen(faces, max_people, max_images)
+    read = _read(chosen, FACE_INPUTS["sface"])
+    read.crops.flags.writeable = False
+    return read, digest(chosen)
 
 
 def _chosen(faces: Path | None, max_people: int | None, max_images: MaxImages) -> People:
@@ -247,10 +264,10 @@ def _chosen(faces: Path | None, max_people: int | None, max_images: MaxImages) -
     return {name: people[name][: most.get(domain_of(name), rest)] for name in sorted(people)[:max_people]}
 
 
-def _read(people: People, model: Model) -> LabelledCrops:
+def _read(people: People, spec: FaceInputSpec) -> LabelledCrops:
     first = next(path for files in people.values() for path in files)
-    aligned = decode_image(first.read_bytes()).shape[:2] == (model.spec.input.height, model.spec.input.width)
-    return read_people(people, FacePipeline(model.spec.input, None, ChoiceRule.CENTRE, aligned=aligned))
+    aligned = decode_image(first.read_bytes()).shape[:2] == (spec.height, spec.width)
+    return read_people(people, FacePipeline(spec, None, ChoiceRule.CENTRE, aligned=aligned))
 
 
 def _features(crops: Crops, dataset: str) -> FeatureCache:

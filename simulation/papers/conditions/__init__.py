@@ -95,7 +95,7 @@ def trained(
         return bench.theta
     if settings["system"] == "pooled":
         local = from_mapping(LocalSpec, {**settings["local"], "lr": rate, "flip": False})
-        return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"])
+        return bench.trained_centrally(people, "cosface", local, seed, **settings["cosface"]).theta
     task = from_mapping(TaskSpec, {**settings["task"], "seed": seed})
     if rate is not None:
         task = replace(task, local=replace(task.local, lr=rate))

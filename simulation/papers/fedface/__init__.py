@@ -49,7 +49,7 @@ def measure(job: Job) -> Mapping[str, Any]:
             bench,
             bench.trained_centrally(
                 phones, "cosface", local, job.seed, scale=COSFACE["scale"], margin=COSFACE["margin"]
-            ),
+            ).theta,
             test,
         )
     target = TARGET * bench.verification(bench.theta, validation)["eer"]

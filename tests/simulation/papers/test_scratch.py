@@ -73,6 +73,14 @@ def test_a_seed_is_a_network_and_public_people_alone_train_the_start(start: Work
     np.testing.assert_array_equal(again, start.theta)
 
 
+def test_faces_are_read_once_a_process_whatever_network_begins(start: Workbench) -> None:
+    crops = [open_small_network(None, seed, MAX_PEOPLE).crops for seed in (0, 1)]
+    assert crops[0] is crops[1]
+    assert not crops[0].flags.writeable
+    fewer = open_small_network(None, 0, MAX_PEOPLE, 4)
+    assert np.unique(fewer.labels, return_counts=True)[1].max() == 4 < len(start.crops) / len(start.people)
+
+
 @pytest.mark.parametrize("name", ["everybody", "pooled"])
 def test_a_row_trains_the_network_and_no_adapter(start: Workbench, name: str) -> None:
     (row,) = [row for row in QUICK.rows if row.name == name]
