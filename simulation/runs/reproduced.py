@@ -61,9 +61,17 @@ _PAPERS: Final = {
         "Federated Face Recognition (2021)",
         "the sweep over local steps K, federated validation and its norms, 3 and 12 parties",
     ),
+    "pfm_scratch": (
+        "Federated Face Recognition (2021)",
+        "a small network trained end to end by three parties: local steps K, momentum, each party alone",
+    ),
     "fedgc": (
         "FedGC (2022)",
         "private classifiers, their correction, its weight, participation and unbalanced clients",
+    ),
+    "fedgc_scratch": (
+        "FedGC (2022)",
+        "a softmax on a small network trained end to end: the correction, its weight, lengths of features and classes",
     ),
     "fedfr_uda": (
         "FedFR, domain adaptation (2021)",

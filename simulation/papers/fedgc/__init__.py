@@ -8,17 +8,20 @@ frozen, and 36 clients of 17 people each train a linear adapter behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from mien.layout import Vector
+from mien.methods.proxies import CLASSES
 from mien.specs import LocalSpec, TaskSpec, from_mapping
-from simulation.engines.engine import run_task
+from simulation.engines.engine import Run, run_task
 from simulation.engines.runtimes import OncePerRound
 from simulation.faces.datasets import dataset_of
 from simulation.faces.partitions import log_normal
-from simulation.faces.workbench import open_workbench
+from simulation.faces.workbench import Workbench, open_workbench
 from simulation.runs.experiment import Experiment, Job
 from simulation.runs.measuring import class_angles
 from simulation.runs.tables import read_tables
@@ -35,24 +38,52 @@ def study(*, quick: bool, faces: Path | None) -> Experiment:
 
 def measure(job: Job) -> Mapping[str, Any]:
     """Return verification on the test people of one run."""
+    bench = open_workbench(job.faces, job.settings["max_people"])
+    made = train(bench, job)
+    return {**bench.verification(made.theta, made.test), **made.figures}
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a row's system made of a model: it, class embeddings (K, D) where there are any, losses and angles.
+
+    `clients` are the people of each, whom central training had in one place; `test` are people whom nobody trained on.
+    """
+
+    theta: Vector = field(repr=False)
+    clients: Mapping[str, tuple[str, ...]] = field(repr=False)
+    test: tuple[str, ...] = field(repr=False)
+    classes: Vector | None = field(default=None, repr=False)
+    figures: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def train(bench: Workbench, job: Job) -> Made:
+    """Return what the row's system makes of the bench's model, on people drawn by the seed."""
     settings = job.settings
-    bench = open_workbench(job.faces, settings["max_people"])
     people, public, test = bench.split(job.seed, *(settings[name] for name in ("people", "public", "test")))
+    clients = _clients(people, settings["clients"], job.seed, unbalanced=settings.get("unbalanced", False))
     if settings["system"] == "pretrained":
-        return bench.verification(bench.theta, test)
+        return Made(bench.theta, clients, test)
     if settings["system"] == "central":
         local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
         head = {"scale": 1.0, "margin": 0.0, "start": settings["start"], **settings["head"]}
-        return bench.verification(bench.trained_centrally(people, head.pop("kind"), local, job.seed, **head), test)
-    clients = _clients(people, settings["clients"], job.seed, unbalanced=settings.get("unbalanced", False))
+        central = bench.trained_centrally(people, head.pop("kind"), local, job.seed, **head)
+        return Made(central.theta, clients, test, central.private[CLASSES])
     task_data = settings["task"]
     options = {**task_data["options"], "identities": max(len(held) for held in clients.values())}
     task = from_mapping(TaskSpec, {**task_data, "options": options, "seed": job.seed})
     cohort = bench.cohort(clients, public)
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime))
-    figures = bench.verification(run.state.theta, test)
     losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
-    return {**figures, **losses, "angles": class_angles(run.state, run.cohort)}
+    w_KD = np.concatenate([_classes(run, client, bench.dim) for client in clients])
+    return Made(run.state.theta, clients, test, w_KD, {**losses, "angles": class_angles(run.state, run.cohort)})
+
+
+def _classes(run: Run, client: str, dim: int) -> Vector:
+    """Return a client's class embeddings (L, D), as they were last shown or kept."""
+    arrays = {**run.cohort.private[client], **run.state.revealed.get(client, {})}
+    rows_LD: Vector = arrays[CLASSES].reshape(-1, dim)
+    return rows_LD[np.any(rows_LD != 0, axis=1)]  # rows beyond a client's identities are zero
 
 
 def _clients(people: Sequence[str], num: int, seed: int, *, unbalanced: bool) -> Mapping[str, tuple[str, ...]]:

@@ -54,8 +54,12 @@ def study(*, quick: bool, faces: Path | None) -> Experiment:
 
 def measure(job: Job) -> Mapping[str, Any]:
     """Return verification on the test people of one run, and the training loss at its end."""
+    return measured(open_light_workbench(job.faces, job.settings["max_people"]), job)
+
+
+def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
+    """Return what `measure` does, of what a row's system makes of the bench's model."""
     settings = job.settings
-    bench = open_light_workbench(job.faces, settings["max_people"])
     groups = _split(bench, settings, job.seed)
     judges = "validation" if settings["tuning"] else "test"
     test = sorted(name for group in groups.values() for name in group[judges])
@@ -67,8 +71,12 @@ def measure(job: Job) -> Mapping[str, Any]:
     )
     cohort = replace(cohort, labels=_mislabelled(cohort.labels, settings.get("wrong_labels", {}), job.seed))
     if settings["system"] == "pooled":
-        theta, loss = _pooled(bench, _together(cohort), settings, job.seed)
+        theta, loss = _pooled(bench, _together(cohort), len(DOMAINS), settings, job.seed)
         return {**bench.verification(theta, test), "loss_last": loss}
+    if settings["system"] == "solo":
+        alone = [_pooled(bench, Faces(*bench.labelled(held)), 1, settings, job.seed) for held in people.values()]
+        each = [{**bench.verification(theta, test), "loss_last": loss} for theta, loss in alone]
+        return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
     validators = {domain: _validation_faces(bench, group["validators"], job.seed) for domain, group in groups.items()}
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
     if settings["system"] == "grid":
@@ -228,12 +236,14 @@ def _validation_faces(bench: Workbench, names: Sequence[str], seed: int) -> Vali
     return ValidationFaces(crops, pairs, is_mated[chosen], folds)
 
 
-def _pooled(bench: Workbench, faces: Faces, settings: Mapping[str, Any], seed: int) -> tuple[Vector, float]:
-    """Return momentum SGD on everybody's images in one place: as many steps, the parties' batches together.
+def _pooled(
+    bench: Workbench, faces: Faces, num_parties: int, settings: Mapping[str, Any], seed: int
+) -> tuple[Vector, float]:
+    """Return momentum SGD on these parties' images in one place: as many steps, the parties' batches together.
 
     The backbone's momentum starts anew when the rate falls.
     """
-    head, batch = Head(**{"loss": "arcface", **settings["head"]}), len(DOMAINS) * settings["batch"]
+    head, batch = Head(**{"loss": "arcface", **settings["head"]}), num_parties * settings["batch"]
     theta, kept, loss = bench.theta, dict[str, Vector](), math.nan
     for stage, steps in enumerate(_stages(settings["steps"])):
         local = LocalSpec(lr=settings["lr"] * 0.1**stage, steps=steps, batch_size=batch, momentum=BETA, flip=False)
