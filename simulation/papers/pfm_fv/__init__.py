@@ -77,12 +77,11 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
         alone = [_pooled(bench, Faces(*bench.labelled(held)), 1, settings, job.seed) for held in people.values()]
         each = [{**bench.verification(theta, test), "loss_last": loss} for theta, loss in alone]
         return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
-    validators = {domain: _validation_faces(bench, group["validators"], job.seed) for domain, group in groups.items()}
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
     if settings["system"] == "grid":
-        return searched(bench, task, cohort, validators, test)
+        return searched(bench, task, cohort, _validators(bench, groups, job.seed), test)
     if task.options["validation"] != "off":
-        cohort = replace(cohort, validators=validators)
+        cohort = replace(cohort, validators=_validators(bench, groups, job.seed))
     is_even = task.options.get("first_weighting") == "uniform"
     first = {client: 1 if is_even else len(crops) for client, crops in cohort.crops.items()}
     weights: list[tuple[int, dict[str, float]]] = []
@@ -221,6 +220,12 @@ def _together(cohort: Cohort) -> Faces:
     starts = itertools.accumulate((int(cohort.labels[name].max()) + 1 for name in cohort.crops), initial=0)
     labels = [cohort.labels[name] + start for name, start in zip(cohort.crops, starts, strict=False)]
     return Faces(np.concatenate(list(cohort.crops.values())), np.concatenate(labels))
+
+
+def _validators(
+    bench: Workbench, groups: Mapping[str, Mapping[str, Sequence[str]]], seed: int
+) -> dict[str, ValidationFaces]:
+    return {domain: _validation_faces(bench, group["validators"], seed) for domain, group in groups.items()}
 
 
 def _validation_faces(bench: Workbench, names: Sequence[str], seed: int) -> ValidationFaces:

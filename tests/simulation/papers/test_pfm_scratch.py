@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from mien.layout import Vector
 from mien.methods import find_method
 from mien.methods.pfm_fv import PfmFvOptions
 from mien.records import from_mapping
 from mien.specs import TaskSpec
+from simulation.centralised.systems import Faces
 from simulation.faces.workbench import Workbench, open_small_network
 from simulation.papers.pfm_fv import DOMAINS, _pooled, _split, measured
 from simulation.papers.pfm_scratch import measure, study
@@ -45,16 +48,20 @@ def test_the_intervals_are_10_50_and_250_and_the_people_are_there() -> None:
     assert sizes["people"] + sizes["validators"] + sizes["validation"] + sizes["test"] // 3 <= 333
 
 
+def _alone(bench: Workbench, people: Sequence[str], job: Job) -> tuple[Vector, float]:
+    return _pooled(bench, Faces(*bench.labelled(people)), 1, job.settings, 0)
+
+
 def test_a_party_alone_sees_nobody_elses_faces(bench: Workbench) -> None:
     job = Job("solo", 0, ROWS["solo"].settings)
     groups = _split(bench, job.settings, 0)
     own = groups["asian"]["people"]
     crops = bench.crops.copy()
     crops[~np.isin(bench.labels, [bench.people.index(name) for name in own])] = 0
-    theta, loss = _pooled(bench, {"asian": own}, job.settings, 0)
-    again, _ = _pooled(replace(bench, crops=crops), {"asian": own}, job.settings, 0)
+    theta, loss = _alone(bench, own, job)
+    again, _ = _alone(replace(bench, crops=crops), own, job)
     np.testing.assert_array_equal(again, theta)
-    others = [_pooled(bench, {name: groups[name]["people"]}, job.settings, 0) for name in DOMAINS if name != "asian"]
+    others = [_alone(bench, groups[name]["people"], job) for name in DOMAINS if name != "asian"]
     test = sorted(name for group in groups.values() for name in group["test"])
     eers = [bench.verification(each, test)["eer"] for each in (theta, *(theta for theta, _ in others))]
     found = measured(bench, job)
