@@ -17,7 +17,6 @@ from device_sdk.runtimes.schedule import batches
 from device_sdk.storage.sealing import SecretKey, bind, seal
 from mien.contribution import Total
 from mien.dp.mechanisms import RandomBytes, _Poisson, _sample, skellam_share
-from mien.evaluation.fairness import SUBJECTS, never_measured
 from mien.layout import ParameterEntry, ParameterLayout, Vector, model_id
 from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput, Runtime, shared_words
@@ -25,6 +24,7 @@ from mien.methods.statistics import ODDS, frozen
 from mien.models import bundles
 from mien.models.bundles import BundleFile
 from mien.models.known_models import FACE_INPUTS
+from mien.models.unmeasured import SUBJECTS, never_measured
 from mien.protocol.attestation import attestation_challenge
 from mien.protocol.canonical import model_to_json, task_sha256, task_to_json
 from mien.protocol.invite import Invite
