@@ -18,6 +18,7 @@ from device_sdk.models.models import Model
 from mien.methods.base import Crops
 from mien.models.bundles import name_of
 from mien.protocol.canonical import model_to_json
+from mien.protocol.tensors import PublicShard
 from tests.android.jvm import JvmDevice
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import RealFleet, real_fleet
@@ -34,8 +35,8 @@ class Story:
     key: Ed25519PrivateKey
     signed: list[Path] = dataclasses.field(default_factory=list)
 
-    def release(self, model: Model) -> None:
-        """Import, sign and release a model with its graphs; none before may come back."""
+    def release(self, model: Model, shard: PublicShard | None = None) -> None:
+        """Import, sign and release a model with its graphs and public faces; none before may come back."""
         folder = self.fleet.folder / f"bundle-{len(self.signed) + 1}"
         folder.mkdir()
         (folder / "model.json").write_bytes(model_to_json(model.spec, model.layout))
@@ -43,12 +44,15 @@ class Story:
         listed = json.loads((FOLDER / TINY.layout.sha256 / "graphs.json").read_bytes())
         for name in {"graphs.json", *(graph["file"] for graph in listed["graphs"])}:
             (folder / name).write_bytes((FOLDER / TINY.layout.sha256 / name).read_bytes())
+        faces = None if shard is None else folder / "public_shard.safetensors"
+        if faces is not None and shard is not None:
+            faces.write_bytes(shard.to_bytes())
         sign_folder(folder, self.key, sequence=len(self.signed) + 1, fallbacks=[])
         self.signed.append(folder)
 
         async def story() -> None:
             async with self.fleet.coordinator.operator() as operator:
-                await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", None)
+                await operator.import_model((folder / "model.json").read_bytes(), folder / "theta.f32", faces)
                 await operator.add_graphs(folder, *read_signed(folder))
                 await operator.release(model.model_id, signed=read_signed(folder))
 

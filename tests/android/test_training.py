@@ -116,9 +116,10 @@ def compared(
         kept = dict[str, Any](output.private)
         ours.append(output.contribution.vector)
     theirs = [np.frombuffer((folder / f"sent-{number}").read_bytes(), "<f4") for number in range(2)]
-    assert [list(each[:2]) for each in theirs] == [[1.0, float(len(crops))]] * 2
-    difference = (np.stack(theirs) - np.stack(ours)) / len(crops)
-    update = np.stack(ours)[:, 4:] / len(crops)
+    weight = ours[0][1]
+    assert [list(each[:2]) for each in theirs] == [[1.0, weight]] * 2
+    difference = (np.stack(theirs) - np.stack(ours)) / weight
+    update = np.stack(ours)[:, 4:] / weight
     return Compared(update, float(np.abs(difference[:, 4:]).max()), float(np.abs(difference[:, 2:4]).max()))
 
 
@@ -185,6 +186,120 @@ def test_private_tensors_that_diverge_are_an_error_and_are_not_sent_or_kept(tmp_
     assert done.returncode != 0
     assert "diverged to NaN or infinity" in done.stderr
     assert not list(tmp_path.glob("sent-*"))
+
+
+PEOPLE, LABELS = np.concatenate([made_up_crops(2, seed=k) for k in range(3)]), [0, 0, 1, 1, 2, 2]
+
+
+def check_rounds(task: TaskSpec, folder: Path, *, others: int = 0, gain: float = 1.0) -> None:
+    """Fail unless two rounds of a phone of three people, and of others, are Python's.
+
+    `gain` is by how much more than the update a method's other numbers show what rounding does to a step.
+    """
+    tiny = tiny_cnn()
+    model = Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None)
+    crops = [PEOPLE, *(PEOPLE[:, :, ::-1] // np.uint8(2 + number) for number in range(others))]
+    replies = after_a_round(task, crops)
+    found = compared(folder, model, FOLDER / tiny.layout.sha256, task, PEOPLE, LABELS, replies=replies)
+    assert np.abs(found.update).max() > 1e-4, "training moved something"
+    assert found.error <= 1e-5 * gain
+    assert found.loss_error <= 1e-4
+
+
+def after_a_round(task: TaskSpec, phones: Sequence[Crops]) -> tuple[Arrays, Arrays]:
+    """Return what a method's server tells the first phone before the first round and after it."""
+    method, tiny = METHODS[task.method], tiny_cnn()
+    part = tiny.layout.part(task.trainable or tiny.spec.trainable)
+    begun = method.server_start(task, part, tiny.theta)
+    total = Total.empty(method.contribution_layout(task, part, 8))
+    for number, crops in enumerate(phones):
+        device = "device" if number == 0 else f"other-{number}"
+        inp = DeviceInput(
+            *(task, part, 8, tiny.theta, crops, np.array(LABELS)),
+            reply=method.reply(begun, device),
+            public_crops=PUBLIC.crops,
+            public_labels=PUBLIC.labels,
+            seed=SEED if number == 0 else number,
+            device=device,
+        )
+        total = total.plus(method.device_round(inp, tiny.runtime()).contribution)
+    return method.reply(begun, "device"), method.reply(method.server_step(task, part, begun, total, {}), "device")
+
+
+FEDFR = replace(
+    task_of("fedfr", public_classes=4, max_negatives=6, hard_negative_threshold=-1.0),
+    local=replace(TWENTY_STEPS, lr=0.001, steps=6),
+)
+
+
+def fedfr(**options: Any) -> TaskSpec:
+    return replace(FEDFR, options={**FEDFR.options, **options})
+
+
+def fedgc(privacy: PrivacySpec | None = None, **options: Any) -> TaskSpec:
+    task = task_of("fedgc", identities=3, **options)
+    return replace(task, rounds=2, local=replace(TWENTY_STEPS, lr=0.005), privacy=privacy or task.privacy)
+
+
+MOMENTS = PrivacySpec(min_cohort=4, reveals=("class_moment",))
+
+
+PLAIN = LocalSpec(lr=0.01, batch_size=3, steps=9)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        replace(task_of("scaffold", loss="cosface", scale=8.0), local=PLAIN),
+        replace(task_of("scaffold", margin=1.0), local=PLAIN, privacy=PrivacySpec(min_cohort=4, l2_clip=1e-3)),
+        replace(task_of("mime", loss="softmax", beta=0.7), local=replace(PLAIN, weight_decay=0.01)),
+        replace(task_of("mime", loss="arcface", class_start="random"), local=PLAIN),
+        replace(task_of("pfm_fv", validation="off", scale=16.0), local=PLAIN),
+        replace(task_of("pfm_fv", validation="off", loss="positive", margin=1.0, lr_drop_rounds=(1,)), local=PLAIN),
+        replace(task_of("pfm_fv", validation="off", loss="softmax", momentum="local"), local=PLAIN),
+    ],
+    ids=["scaffold", "scaffold-cut", "mime", "mime-arcface", "pfm", "pfm-drops", "pfm-local"],
+)
+def test_rounds_of_federated_optimisers(task: TaskSpec, tmp_path: Path) -> None:
+    """In the second round there are control variates, or momentum of server and classifiers."""
+    # What SCAFFOLD sends beside the update is a gradient: the update by the steps and their rate.
+    check_rounds(task, tmp_path, others=1, gain=1 / (PLAIN.steps * PLAIN.lr) if task.method == "scaffold" else 1.0)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        fedgc(),
+        fedgc(head={"kind": "cosface", "scale": 8.0, "margin": 0.1}, start="mean_feature"),
+        fedgc(correction={"kind": "cosine", "strength": 2.0}),
+        fedgc(correction={"duplicate_cosine": 0.5}, shared=((("device", 1), ("other", 0)),)),
+        fedgc(correction={"kind": "none"}, fixed=True),
+        fedgc(MOMENTS, head={"kind": "cosface", "scale": 8.0}, start="mean_feature", correction={"strength": 4.0}),
+        fedgc(MOMENTS, correction={"kind": "cosine"}, shared=((("device", 1), ("other", 0)),)),
+        fedgc(MOMENTS),
+    ],
+    ids=["fedgc", "cosface", "cosine", "duplicates", "fixed", "everybody", "everybody-cosine", "everybody-softmax"],
+)
+def test_rounds_of_fedgc(task: TaskSpec, tmp_path: Path) -> None:
+    """In the second round vectors were kept and corrected, and against everybody there are others' moments."""
+    check_rounds(task, tmp_path, others=2)
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        fedfr(),
+        fedfr(first_contrast="global", detach_branch=True),
+        fedfr(first_contrast="random", local_init="random", aggregate_public_head=False),
+        fedfr(branch="cosface", alpha=(2.0, 1.0, 3.0)),
+        fedfr(branch="none", alpha=(1.0, 0.0, 0.0)),
+        replace(fedfr(preset="released_code", first_epochs=3), local=replace(FEDFR.local, steps=0, epochs=1)),
+    ],
+    ids=["fedfr", "detached", "own-head", "cosface-branch", "no-branch", "released-code"],
+)
+def test_rounds_of_fedfr(task: TaskSpec, tmp_path: Path) -> None:
+    """In the second round there is a previous model, a branch that was kept, and the server's public proxies."""
+    check_rounds(task, tmp_path)
 
 
 @pytest.mark.parametrize("was_there", [True, False])

@@ -48,6 +48,9 @@ from mien.specs import (
     to_mapping,
 )
 from tests.golden.client._admissions_vectors import admissions
+from tests.golden.client._evaluation_vectors import evaluation as evaluation_vectors
+from tests.golden.client._methods_vectors import methods as methods_vectors
+from tests.golden.client._personal_vectors import personal
 from tests.golden.client._revocations_vectors import revocations
 from tests.golden.client._search_vectors import search as search_vectors
 from tests.golden.client._sums_vectors import sums
@@ -81,7 +84,7 @@ def draws() -> Json:
         "seeds": [_drawn(seed) for seed in (0, 1, 20260101, 2**32 - 1)],
         "choices": [
             _choice(n, size, seed)
-            for n, size, seed in ((5, 4, 0), (6, 1, 1), (9, 4, 2**32 - 1), (1000, 64, 7), (3, 3, 2))
+            for n, size, seed in ((5, 4, 0), (6, 1, 1), (9, 4, 2**32 - 1), (1000, 64, 7), (3, 3, 2), (12_000, 260, 5))
         ],
         "schedules": [
             _schedule(local, num_crops, seed)
@@ -106,6 +109,8 @@ def _drawn(seed: int) -> Json:
         "permutation_of_33": rng.permutation(33).tolist(),
         "random_after": rng.random(2).tolist(),
         "permutation_of_1000": rng.permutation(np.arange(1000)).tolist(),
+        "every_1000th_normal_of_40000": rng.standard_normal(40_000)[::1000].tolist(),
+        "permutation_of_6_by_another_word": np.random.default_rng([seed, 1]).permutation(6).tolist(),
     }
 
 
@@ -238,7 +243,7 @@ REFUSED: Mapping[str, TaskSpec] = {
         TASK, method="fedface", privacy=replace(TASK.privacy, reveals=("class_embeddings",))
     ),
     "smaller sums than agreed to": replace(TASK, privacy=replace(TASK.privacy, min_cohort=3)),
-    "a method that is not there": replace(TASK, method="scaffold"),
+    "a method that is not there": replace(TASK, method="fedaws"),
     "differential privacy by coins that nobody sees": replace(
         TASK,
         trainable=("mix.*",),
@@ -524,6 +529,20 @@ def everybody() -> Json:
     }
 
 
+# evaluation.json
+
+
+def evaluation() -> Json:
+    return evaluation_vectors(LAYOUT)
+
+
+# methods.json
+
+
+def methods() -> Json:
+    return methods_vectors(LAYOUT, THETA)
+
+
 # noise.json
 
 
@@ -707,6 +726,9 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "tasks.json": tasks,
     "statistics.json": statistics,
     "everybody.json": everybody,
+    "evaluation.json": evaluation,
+    "methods.json": methods,
+    "personal.json": personal,
     "noise.json": noise,
     "sealed.json": sealed,
     "invites.json": invites,

@@ -16,11 +16,14 @@ from mien.errors import ConfigError, CorruptDataError, InviteError, Transparency
 from mien.layout import model_id
 from mien.log.checkpoints import Checkpoint, Note, NoteKey
 from mien.methods import METHODS
+from mien.methods.base import Property
 from mien.models.bundles import check_description, hash_of, verify
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
+from tests.golden.client._evaluation_vectors import UNMEASURED
+from tests.golden.client._methods_vectors import REFUSED as UNSAID
 from tests.golden.client._sums_vectors import WHY
 from tests.golden.client._vectors import ADAPTED, LAYOUT, REFUSED, SKELLAM, TASK, UNOPENED, UNSUMMED
 from tests.golden.client.write import FOLDER, text_of
@@ -106,6 +109,38 @@ def test_statistics_add_up_as_written() -> None:
             lanes(task_from_json(case["json"].encode()), ADAPTED.part(("adapter.*",)), 5)
 
 
+def test_histograms_are_as_written() -> None:
+    file = load("evaluation.json")
+    assert file == json.loads(text_of("evaluation.json"))
+    assert [case["why"] for case in file["refused"]] == list(UNMEASURED)
+    for case in file["refused"]:
+        with pytest.raises(ConfigError):
+            METHODS["federated_evaluation"].contribution_layout(
+                task_from_json(case["json"].encode()), LAYOUT.part(("mix.*",)), 3
+            )
+
+
+def test_methods_send_and_are_told_as_written() -> None:
+    file = load("methods.json")
+    assert file == json.loads(text_of("methods.json"))
+    assert [case["why"] for case in file["refused"]] == list(UNSAID)
+    for case in file["refused"]:
+        task = task_from_json(case["json"].encode())
+        if task.privacy.reveals and Property.REVEALS not in METHODS[task.method].properties:
+            continue  # its coordinator takes no such task
+        with pytest.raises(ConfigError):
+            METHODS[task.method].contribution_layout(task, LAYOUT.part(("mix.*",)), 3)
+
+
+def test_personal_models_are_judged_as_written() -> None:
+    """Processors add in another order; who gets a personal model stays the same."""
+    file, now = load("personal.json"), json.loads(text_of("personal.json"))
+    _assert_close(now, file)
+    used = [case.get("is_better") for case in file["phones"]]
+    assert {True, False, None} == {*used}
+    assert used[-2:] == [None, None], "refused"
+
+
 def test_rounds_against_everybody_tell_as_written() -> None:
     file = load("everybody.json")
     assert file == json.loads(text_of("everybody.json"))
@@ -138,7 +173,10 @@ def _assert_close(now: Any, written: Any) -> None:
     if isinstance(written, dict):
         assert now.keys() == written.keys()
         for name, value in written.items():
-            if name in ("rgb", "sample"):
+            if name in ("own", "public", "weight", "bias"):
+                floats = [np.frombuffer(bytes.fromhex(text), "<f4") for text in (now[name], value)]
+                np.testing.assert_allclose(*floats, atol=1e-3)
+            elif name in ("rgb", "sample"):
                 pixels = [np.frombuffer(bytes.fromhex(text), np.uint8).astype(int) for text in (now[name], value)]
                 np.testing.assert_allclose(*pixels, atol=1)
             else:

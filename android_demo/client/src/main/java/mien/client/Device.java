@@ -23,6 +23,7 @@ import mien.client.model.ReleaseGuard;
 import mien.client.people.Decision;
 import mien.client.people.Gallery;
 import mien.client.people.Numbers;
+import mien.client.people.Personalised;
 import mien.client.people.Recogniser;
 import mien.client.people.StayingOut;
 import mien.client.rounds.Attempts;
@@ -377,6 +378,33 @@ public final class Device implements AutoCloseable {
     }
 
     /**
+     * Fits the model to everybody here who agreed to training, by the public faces that it came with, and uses what comes of it
+     * where it is better; it never leaves this device, and is fitted again after each release. Throws as {@link
+     * Recogniser#personalise}.
+     */
+    public Personalised personalise() {
+        Recogniser now = recogniser();
+        return now.personalise(models.loadShard(now.model));
+    }
+
+    /** Goes back to the released model; returns whether there was a personal one. */
+    public boolean forgetPersonal() {
+        return gallery.forgetPersonal();
+    }
+
+    /** Fits the personal model to another release; until that works the release itself serves. */
+    private void fitAgain(Recogniser next) {
+        try {
+            next.personalise(models.loadShard(next.model));
+        } catch (MienException error) {
+            if (error.code().isOutOfReach()) {
+                throw error;
+            }
+            // Too few pictures or faces, or people changed meanwhile: personalise() says so to whoever asks for it.
+        }
+    }
+
+    /**
      * Returns what embeds and compares with the model in use; throws NOT_FOUND before the first update, KEY_LOST where the
      * gallery never opens again.
      */
@@ -446,9 +474,14 @@ public final class Device implements AutoCloseable {
         }
         Recogniser next = recogniser(model);
         guard.accept(signed);
-        boolean changes = !model.modelId.equals(gallery.modelId());
+        String before = gallery.modelId();
+        boolean changes = !model.modelId.equals(before);
+        boolean wasPersonal = before != null && gallery.hasPersonal();
         if (changes) {
             gallery.reembed(model.modelId, next::template);
+        }
+        if (wasPersonal && !next.isPersonal()) {
+            fitAgain(next);
         }
         synchronized (this) {
             recogniser = next; // thresholds may be new where the model is not

@@ -26,6 +26,7 @@ import mien.client.join.FileIdentityKeys;
 import mien.client.join.IdentityKeys;
 import mien.client.people.Decision;
 import mien.client.people.Gallery;
+import mien.client.people.Personalised;
 import mien.client.rounds.Event;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Listener;
@@ -195,6 +196,13 @@ public final class Life {
                 identityKeys.numRefused);
     }
 
+    private static Object personalised(Personalised made) {
+        List<Object> thresholds = new ArrayList<>();
+        made.thresholds.values().forEach(each -> thresholds.add(String.valueOf(each.value)));
+        return facts(
+                "used", made.isUsed, "gain", String.valueOf(made.gain), "thresholds", thresholds);
+    }
+
     private Object withPeople(Fields told) throws IOException {
         switch (told.text("do")) {
             case "enrol":
@@ -203,6 +211,8 @@ public final class Life {
             case "add":
                 device.add(told.count("person", 1), crops(told));
                 return facts();
+            case "personalise":
+                return personalised(device.personalise());
             case "consent":
                 device.setConsent(told.count("person", 1), told.flag("agrees"));
                 return facts();

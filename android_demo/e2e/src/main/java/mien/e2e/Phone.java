@@ -33,11 +33,11 @@ import mien.client.wire.Json;
  *
  * <pre>
  * Phone --home DIR --invite URL --crops FILE [--guest FILE] --graphs DIR [--min-cohort N] [--reveals NAME] [--rounds N]
- *       [--sent FILE] [--halt-at WORD]
+ *       [--sent FILE] [--halt-at WORD] [--halt-after N]
  * </pre>
  *
  * {@code --sent} writes each round's contribution before any mask, for a test to add up: FILE, FILE-2, FILE-3 and so on. {@code --halt-at} ends the
- * process at that word of progress as a power cut would.
+ * process at that word of progress, when it comes for the N-th time, as a power cut would.
  */
 public final class Phone implements Listener {
     private static final int CROP_BYTES = 112 * 112 * 3;
@@ -45,6 +45,7 @@ public final class Phone implements Listener {
     private final Map<String, String> options;
     private final Vault rounds;
     private int numSent;
+    private int numHeard;
 
     private Phone(Map<String, String> options, Vault rounds) {
         this.options = options;
@@ -162,7 +163,8 @@ public final class Phone implements Listener {
                 throw new UncheckedIOException(error);
             }
         }
-        if (event.word().equals(options.get("halt-at"))) {
+        if (event.word().equals(options.get("halt-at"))
+                && ++numHeard == Integer.parseInt(options.getOrDefault("halt-after", "1"))) {
             Runtime.getRuntime().halt(9);
         }
     }

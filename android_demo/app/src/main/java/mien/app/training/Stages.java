@@ -15,9 +15,12 @@ final class Stages {
                 return R.string.stage_training;
             case SUMMING:
                 return R.string.stage_summing;
+            case MEASURING:
+                return R.string.stage_measuring;
             case UNCOSIGNED:
                 return R.string.stage_uncosigned;
             case SUMMED:
+            case MEASURED:
             case TRAINED:
             case REPORTED:
                 return R.string.stage_trained;

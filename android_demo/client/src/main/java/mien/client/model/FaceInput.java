@@ -81,6 +81,16 @@ public final class FaceInput {
         return fitted;
     }
 
+    /** Returns a crop's mirror image. */
+    public byte[] mirrored(byte[] crop) {
+        byte[] mirrored = new byte[crop.length];
+        for (int pixel = 0; pixel < width * height; pixel++) {
+            int from = pixel / width * width + width - 1 - pixel % width;
+            System.arraycopy(crop, 3 * from, mirrored, 3 * pixel, 3);
+        }
+        return mirrored;
+    }
+
     /** Writes a crop as the network's input (3, height, width), from {@code start} on; mirrored where asked. */
     public void write(byte[] crop, boolean mirrored, float[] out, int start) {
         int plane = width * height;

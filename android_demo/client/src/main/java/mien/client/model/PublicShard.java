@@ -3,6 +3,7 @@ package mien.client.model;
 import java.nio.ByteBuffer;
 import java.util.Map;
 import java.util.TreeMap;
+import java.util.stream.IntStream;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.wire.Safetensors;
@@ -24,6 +25,11 @@ public final class PublicShard {
     /** Returns how many public crops there are. */
     public int numCrops() {
         return labels.length;
+    }
+
+    /** Returns the numbers of all crops. */
+    public int[] everyCrop() {
+        return IntStream.range(0, labels.length).toArray();
     }
 
     /** Returns a copy of a crop; the others stay in their file. */

@@ -29,6 +29,7 @@ import mien.client.wire.Bytes;
  * person-N   name, consent, crops           state-N-TASK   what training keeps of a person (0: of several) for a task
  * withdrawn-N   empty: consent that was withdrawn while there was no room to write person-N
  * templates  of everybody, and of which model: one record, so that another model comes into use at once or not at all
+ * personal   what the model became for the people here; it goes before any change of people, pictures, consent or model
  * </pre>
  */
 public final class Gallery {
@@ -36,6 +37,7 @@ public final class Gallery {
     private static final String STATE = "state-";
     private static final String WITHDRAWN = "withdrawn-";
     private static final String TEMPLATES = "templates";
+    private static final String PERSONAL = "personal";
     /** In the place of a person's number: what is of several together. */
     private static final int TOGETHER = 0;
     private static final int FORM = 2;
@@ -272,6 +274,7 @@ public final class Gallery {
             agree(readable(id), nowMs);
             return;
         }
+        forgetPersonal();
         try {
             withdraw(person(id));
         } catch (MienException error) {
@@ -355,6 +358,7 @@ public final class Gallery {
 
     /** Removes a person with all that was kept of them; one whose removal was cut short is still listed. */
     public synchronized void remove(int id) {
+        forgetPersonal();
         forgetStates(id);
         boolean forgotten = forgetTemplates(id);
         vault.remove(record(id));
@@ -402,6 +406,48 @@ public final class Gallery {
     public synchronized void wipe() {
         vault.wipe();
         version++;
+    }
+
+    /** Returns a number that is another one after every change of people, pictures, consent or model. */
+    synchronized long version() {
+        return version;
+    }
+
+    /** Returns whether there is a personal model, in use or not. */
+    public synchronized boolean hasPersonal() {
+        return vault.has(PERSONAL);
+    }
+
+    /** Returns the personal model on top of a released one, null where there is none, or it is damaged. */
+    synchronized PersonalModel personal(String modelId) {
+        try {
+            byte[] record = vault.get(PERSONAL);
+            PersonalModel personal = record == null ? null : PersonalModel.ofBytes(record);
+            return personal == null || !personal.modelId.equals(modelId) ? null : personal;
+        } catch (MienException error) {
+            if (!error.code().isGone()) {
+                throw error;
+            }
+            return null; // the released model serves, and personalising makes another
+        }
+    }
+
+    /**
+     * Keeps the personal model that was made of the gallery in that version, in an earlier one's place. Throws UNREACHABLE
+     * where the gallery has changed since: its people or pictures may be others now.
+     */
+    synchronized void keepPersonal(PersonalModel personal, long madeFrom) {
+        if (version != madeFrom || !personal.modelId.equals(modelId())) {
+            throw new MienException(ErrorCode.UNREACHABLE, "people changed while it was personalised; personalise again");
+        }
+        vault.put(PERSONAL, personal.toBytes());
+    }
+
+    /** Removes the personal model; returns whether there was one. */
+    public synchronized boolean forgetPersonal() {
+        boolean wasThere = hasPersonal();
+        vault.remove(PERSONAL);
+        return wasThere;
     }
 
     /** Returns what training keeps of people for a task; nothing before the first round that counted. */
@@ -493,6 +539,7 @@ public final class Gallery {
     // Records as bytes
 
     private void put(Person person) {
+        forgetPersonal();
         vault.put(
                 record(person.id),
                 Records.bytes(
@@ -560,6 +607,7 @@ public final class Gallery {
     }
 
     private void put(Templates templates) {
+        forgetPersonal();
         vault.put(
                 TEMPLATES,
                 Records.bytes(

@@ -5,12 +5,14 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.IntToDoubleFunction;
 import java.util.stream.Collectors;
 import mien.client.ErrorCode;
 import mien.client.KnownFaceException;
 import mien.client.MienException;
 import mien.client.model.FaceInput;
 import mien.client.model.Model;
+import mien.client.model.PublicShard;
 import mien.client.train.GraphRuntime;
 import mien.client.wire.Texts;
 
@@ -18,6 +20,9 @@ import mien.client.wire.Texts;
 public final class Recogniser {
     /** In the place of a person's number, which is at least 1. */
     public static final int NOBODY = 0;
+
+    /** Of the draws by which a personal model is judged. */
+    private static final long SEED = 0;
 
     public final Model model;
     private final GraphRuntime runtime;
@@ -70,7 +75,70 @@ public final class Recogniser {
         Gallery.Person claimed = gallery.readable(person);
         double threshold = threshold();
         float[][] templates = gallery.templates(model.modelId).get(person);
-        return new Decision(score(templates, embed(new byte[][] {crop})[0]) >= threshold ? claimed : null);
+        float[][] probe = embed(new byte[][] {crop});
+        PersonalModel personal = personal();
+        if (personal != null && templates != null && personal.thresholds.containsKey(person)) {
+            threshold = personal.thresholds.get(person).value;
+            templates = personal.branch.apply(templates);
+            probe = personal.branch.apply(probe);
+        }
+        return new Decision(score(templates, probe[0]) >= threshold ? claimed : null);
+    }
+
+    /** Returns the personal model; null without one, and where its thresholds came from another one than the release's. */
+    private PersonalModel personal() {
+        PersonalModel stored = gallery.personal(model.modelId);
+        return stored == null || stored.releasedThreshold != threshold() ? null : stored;
+    }
+
+    /** Returns whether the personal model decides. */
+    public boolean isPersonal() {
+        return personal() != null;
+    }
+
+    /**
+     * Returns what the model becomes for everybody here who agreed to training, with the public faces that came with it: in
+     * use from now on where that is better on pictures that were left out, and else forgotten with an earlier one. Throws
+     * CONFIG where nobody agreed, a person has too few pictures or the model brings too few faces, UNREACHABLE where
+     * people changed meanwhile.
+     */
+    public Personalised personalise(PublicShard shard) {
+        if (shard == null) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the model brings no public faces, which a personal model needs; ask the operator");
+        }
+        long version = gallery.version();
+        List<Integer> people = new ArrayList<>();
+        List<byte[]> crops = new ArrayList<>();
+        List<Integer> whose = new ArrayList<>();
+        for (Gallery.Person person : gallery.people()) {
+            for (byte[] crop : person.trains ? person.crops() : new byte[0][]) {
+                crops.add(crop);
+                whose.add(people.size());
+            }
+            if (person.trains) {
+                people.add(person.id);
+            }
+        }
+        if (people.isEmpty()) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "a personal model needs somebody enrolled who agreed to training; nobody has");
+        }
+        int[] labels = whose.stream().mapToInt(number -> number).toArray();
+        float[][] own = embed(crops.toArray(new byte[0][]));
+        float[][] others = runtime.embed(model.parameters, shard, shard.everyCrop());
+        double released = threshold();
+        Judgement judged = Judgement.of(own, labels, others, shard.labels, released, SEED);
+        Map<Integer, PersonalThreshold> thresholds = new LinkedHashMap<>();
+        for (int k = 0; k < judged.thresholds.length; k++) {
+            thresholds.put(people.get(k), judged.thresholds[k]);
+        }
+        if (judged.isBetter()) {
+            gallery.keepPersonal(new PersonalModel(model.modelId, judged.branch, thresholds, released), version);
+        } else {
+            gallery.forgetPersonal();
+        }
+        return new Personalised(thresholds, judged.gain, judged.gainError, judged.isBetter());
     }
 
     /** Returns who of the gallery a crop shows, if anybody. Throws NOT_ENROLLED while nobody is enrolled. */
@@ -80,9 +148,12 @@ public final class Recogniser {
             throw new MienException(ErrorCode.NOT_ENROLLED, "nobody is enrolled yet; enrol somebody first");
         }
         Operating at = among(everybody.size());
-        float[] probe = embed(new byte[][] {crop})[0];
+        float[][] probe = embed(new byte[][] {crop});
+        PersonalModel personal = personal();
+        // Scores of two models cannot be compared: the personal one decides where it was made for everybody.
+        boolean isForAll = personal != null && personal.thresholds.keySet().containsAll(everybody.keySet());
         List<Gallery.Person> found = new ArrayList<>();
-        for (int id : reaching(everybody, probe, at.value)) {
+        for (int id : isForAll ? reaching(personal, everybody, probe) : reaching(everybody, probe[0], at.value)) {
             Gallery.Person person = gallery.person(id);
             if (!person.isDamaged) {
                 found.add(person);
@@ -141,10 +212,22 @@ public final class Recogniser {
 
     /** Returns whose templates reach a threshold, the nearest first. */
     private static List<Integer> reaching(Map<Integer, float[][]> everybody, float[] probe, double threshold) {
+        return reaching(everybody, probe, id -> threshold);
+    }
+
+    /** Returns whose personal templates reach the person's own threshold, the nearest first. */
+    private static List<Integer> reaching(PersonalModel personal, Map<Integer, float[][]> everybody, float[][] probe) {
+        Map<Integer, float[][]> templates = new LinkedHashMap<>();
+        everybody.forEach((id, rows) -> templates.put(id, personal.branch.apply(rows)));
+        return reaching(templates, personal.branch.apply(probe)[0], id -> personal.thresholds.get(id).value);
+    }
+
+    private static List<Integer> reaching(
+            Map<Integer, float[][]> everybody, float[] probe, IntToDoubleFunction thresholds) {
         Map<Integer, Double> scores = new LinkedHashMap<>();
         for (Map.Entry<Integer, float[][]> each : everybody.entrySet()) {
             double score = score(each.getValue(), probe);
-            if (score >= threshold) {
+            if (score >= thresholds.applyAsDouble(each.getKey())) {
                 scores.put(each.getKey(), score);
             }
         }

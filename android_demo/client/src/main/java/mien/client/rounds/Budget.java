@@ -69,7 +69,8 @@ final class Budget {
                 others.add(sum);
             }
         }
-        if (alike >= agreement.maxSumsPerModel) {
+        // Models are measured again and again, by sums of scores.
+        if (!task.measures() && alike >= agreement.maxSumsPerModel) {
             throw new MienException(
                     ErrorCode.BUDGET_EXCEEDED,
                     "the same pictures are or may be in " + alike + (alike == 1 ? " sum" : " sums") + " over model "

@@ -14,10 +14,14 @@ public enum Event {
     TRAINING,
     /** Pictures are summed up, and nothing is trained. */
     SUMMING,
+    /** Pictures measure how well a model knows its people, and nothing is trained. */
+    MEASURING,
     /** Training is over, and what it made is being kept. */
     TRAINED,
     /** Summing is over, and what it made is being kept. */
     SUMMED,
+    /** Measuring is over, and what it made is being kept. */
+    MEASURED,
     /** The coordinator knows that this phone is ready. */
     REPORTED,
     /** Keys for this sum alone go out. */
@@ -47,6 +51,16 @@ public enum Event {
      * it may go on, and interrupting its thread would only cost what it is about to write.
      */
     public boolean isComputing() {
-        return this == TRAINING || this == TRAINED || this == SUMMING || this == SUMMED;
+        switch (this) {
+            case TRAINING:
+            case TRAINED:
+            case SUMMING:
+            case SUMMED:
+            case MEASURING:
+            case MEASURED:
+                return true;
+            default:
+                return false;
+        }
     }
 }

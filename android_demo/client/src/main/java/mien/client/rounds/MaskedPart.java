@@ -224,7 +224,7 @@ final class MaskedPart {
         }
         RoundConfig terms = RoundConfig.ofInvite(told);
         task.dp.checkTerms(terms);
-        if (!terms.numbers.isSame(task.numbers(terms.numbers.l2Clip))) {
+        if (!terms.numbers.isSame(task.numbers(layout, terms.numbers.l2Clip))) {
             throw new MienException(
                     ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
         }

@@ -54,6 +54,9 @@ public final class Participant {
     /** After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train. */
     private static final long ENOUGH_SUMS_PAUSE_MS = 60_000;
 
+    /** Before a hash of pictures that measure: sums of scores and sums of updates have no difference that tells of either. */
+    private static final byte[] SCORES = Bytes.utf8("scores");
+
     private final CoordinatorClient client;
     private final Gallery gallery;
     private final Vault rounds;
@@ -141,7 +144,7 @@ public final class Participant {
         }
         // 3. Is there work?
         List<Gallery.Person> people = whoTrains();
-        CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size()));
+        CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size(), agreement));
         if (!reply.hasAssignment()) {
             return Outcome.noWork(reply.getWait().getRetryAfterS(), Texts.cut(reply.getWait().getReason()));
         }
@@ -176,7 +179,8 @@ public final class Participant {
             Methods.check(task);
             Methods.checkPeople(task, people.size());
             checkAssigned(assignment, Methods.told(task));
-            Model model = model(Texts.name(assignment.getModelId(), "the model's id"));
+            Map<String, Model> named = models(task, Texts.name(assignment.getModelId(), "the model's id"));
+            Model model = named.get(assignment.getModelId());
             checkFaceInput(model);
             ParameterPart part = part(task, model);
             Methods.checkFits(task, part, Runtime.getRuntime().maxMemory());
@@ -187,7 +191,7 @@ public final class Participant {
             }
             Budget budget = new Budget(task, agreement);
             List<OwnSum> earlier = attempts.sums(client.identity.population);
-            byte[] pictures = pictures(people);
+            byte[] pictures = task.measures() ? Bytes.sha256(SCORES, pictures(people)) : pictures(people);
             OwnSum planned =
                     OwnSum.planned(
                             MaskedPart.attemptId(ref), model.modelId, task.dp, pictures, clock.unixMs() / 1000);
@@ -206,7 +210,7 @@ public final class Participant {
             if (wait != null) {
                 return wait;
             }
-            pending = train(ref, taskJson, task, model, part, layout, people, told, statement, pictures);
+            pending = train(ref, taskJson, task, model, named, part, layout, people, told, statement, pictures);
             keep(pending);
         } catch (MienException error) {
             if (error.code().isTransient()) {
@@ -283,20 +287,46 @@ public final class Participant {
         return Told.parse(blobs, names, most);
     }
 
-    private Model model(String modelId) {
-        if (!models.has(modelId)) {
-            listener.on(Event.FETCHING);
-            Manifest manifest = client.manifest(modelId);
-            if (!manifest.modelId.equals(modelId)) {
-                throw new MienException(
-                        ErrorCode.MODEL_MISMATCH, "the coordinator sent another model than it assigned; tell the operator");
-            }
-            Model fetched = models.fetch(manifest, client);
-            String inUse = gallery.modelId(); // every round begins with another model; the gallery's is needed besides
-            models.keepOnly(modelId, inUse == null ? modelId : inUse);
-            return fetched;
+    /** Returns the models of a round by their ids, the assigned one and those that the task names, fetching what is not here. */
+    private Map<String, Model> models(TaskSpec task, String assigned) {
+        Map<String, Model> found = new LinkedHashMap<>();
+        found.put(assigned, null);
+        for (String other : Methods.otherModels(task)) {
+            found.put(other, null);
         }
-        return models.load(modelId);
+        boolean isFetched = false;
+        for (Map.Entry<String, Model> each : found.entrySet()) {
+            if (!models.has(each.getKey())) {
+                each.setValue(fetch(each.getKey()));
+                isFetched = true;
+            }
+        }
+        if (isFetched) {
+            List<String> needed = new ArrayList<>(found.keySet());
+            String inUse = gallery.modelId(); // every round begins with another model; the gallery's is needed besides
+            needed.add(inUse == null ? assigned : inUse);
+            models.keepOnly(needed.toArray(new String[0]));
+        }
+        for (Map.Entry<String, Model> each : found.entrySet()) {
+            if (each.getValue() == null) {
+                each.setValue(models.load(each.getKey()));
+            }
+            if (!each.getValue().spec.layout.sha256.equals(found.get(assigned).spec.layout.sha256)) {
+                throw new MienException(
+                        ErrorCode.LAYOUT_MISMATCH, "the task names models of different architectures; tell the operator");
+            }
+        }
+        return found;
+    }
+
+    private Model fetch(String modelId) {
+        listener.on(Event.FETCHING);
+        Manifest manifest = client.manifest(modelId);
+        if (!manifest.modelId.equals(modelId)) {
+            throw new MienException(
+                    ErrorCode.MODEL_MISMATCH, "the coordinator sent another model than it assigned; tell the operator");
+        }
+        return models.fetch(manifest, client);
     }
 
     /** Throws MODEL_MISMATCH where a round's model takes faces otherwise than its family and the model in use do. */
@@ -323,13 +353,14 @@ public final class Participant {
             byte[] taskJson,
             TaskSpec task,
             Model model,
+            Map<String, Model> others,
             ParameterPart part,
             ContributionLayout layout,
             List<Gallery.Person> people,
             Told told,
             byte[] statement,
             byte[] pictures) {
-        listener.on(task.trains() ? Event.TRAINING : Event.SUMMING);
+        listener.on(task.trains() ? Event.TRAINING : task.measures() ? Event.MEASURING : Event.SUMMING);
         requireAgreed(marks(people, ids(people)));
         List<String> perIdentity = Methods.perIdentity(task.method);
         TrainingState kept = gallery.state(ids(people), ref.taskId);
@@ -338,9 +369,11 @@ public final class Participant {
         long seed = task.localSeed(client.identity.deviceId, ref);
         Methods.Job job =
                 new Methods.Job(
-                        runtimes.apply(model), model, part, layout, task, seed, told, () -> !conditions.unmet().isEmpty());
+                        runtimes.apply(model), model, part, layout, task, client.identity.deviceId, seed, told,
+                        others,
+                        () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
-        listener.on(task.trains() ? Event.TRAINED : Event.SUMMED);
+        listener.on(task.trains() ? Event.TRAINED : task.measures() ? Event.MEASURED : Event.SUMMED);
         return new Pending(
                 ref, taskJson, model.modelId, marks(people, order), output.contribution, output.state, statement, pictures);
     }

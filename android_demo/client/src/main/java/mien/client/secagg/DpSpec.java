@@ -145,6 +145,6 @@ public final class DpSpec {
             double sigma = terms.noiseMultiplier * terms.numbers.l2Clip * Math.pow(2, terms.numbers.fracBits);
             noise = Noise.share(terms.size, sigma, honestSurvivors(terms.fewest, terms.most), random);
         }
-        return new Addends(1, said.update, new double[said.metrics.length], noise, isAdaptive());
+        return new Addends(1, said.update, new double[said.metrics.length], noise, isAdaptive(), said.blocks);
     }
 }

@@ -23,15 +23,26 @@ final class VectorCodec {
             throw new MienException(
                     ErrorCode.CONFIG, "weight " + said.weight + " is outside 1.." + numbers.maxWeight);
         }
-        double norm = norm(said.update);
-        boolean isWithin = norm <= numbers.l2Clip;
+        double left = left(said, numbers);
+        double norm = norm(said, null);
+        boolean isWithin = norm <= left;
+        double factor = isWithin ? 1.0 : left / norm;
+        float[] update = said.update;
+        if (!said.blocks.isEmpty()) {
+            update = said.update.clone();
+            factor = 1;
+            isWithin = clip(update, said, null, left);
+            for (Addends.Block block : said.blocks) {
+                isWithin &= clip(update, said, block, block.clip);
+            }
+        }
         int checksum = FIRST_METRIC + config.numMetrics;
         int[] vector = new int[config.size + config.numMetrics + 4];
         vector[0] = 1;
         vector[1] = said.weight;
         vector[2] = isWithin && said.tellsClip ? 1 : 0;
         putMetrics(said, numbers, rounding, vector);
-        putUpdate(said, numbers, isWithin ? 1.0 : numbers.l2Clip / norm, rounding, vector, checksum + 1);
+        putUpdate(update, said.weight, numbers, factor, rounding, vector, checksum + 1);
         for (int i = 0; said.noise != null && i < config.size; i++) {
             vector[checksum + 1 + i] += (int) said.noise[i];
         }
@@ -54,20 +65,56 @@ final class VectorCodec {
     }
 
     private static void putUpdate(
-            Addends said, NumberFormat numbers, double factor, WordStream rounding, int[] vector, int start) {
+            float[] update,
+            int weight,
+            NumberFormat numbers,
+            double factor,
+            WordStream rounding,
+            int[] vector,
+            int start) {
         double scale = Math.pow(2, numbers.fracBits);
-        int[] random = rounding.take(said.update.length);
+        int[] random = rounding.take(update.length);
         for (int i = 0; i < random.length; i++) {
-            double value = said.update[i] * factor;
+            double value = update[i] * factor;
             vector[start + i] =
-                    said.weight * NumberFormat.quantise(value, numbers.coordinateClip, scale, random[i]);
+                    weight * NumberFormat.quantise(value, numbers.coordinateClip, scale, random[i]);
         }
     }
 
-    private static double norm(float[] update) {
+    /** Returns what the whole clip leaves beside the blocks' own. */
+    private static double left(Addends said, NumberFormat numbers) {
+        if (said.blocks.isEmpty()) {
+            return numbers.l2Clip;
+        }
+        double squares = numbers.l2Clip * numbers.l2Clip;
+        for (Addends.Block block : said.blocks) {
+            squares -= block.clip * block.clip;
+        }
+        return Math.sqrt(Math.max(0, squares));
+    }
+
+    /** Scales a block of an update, or null for what is in none, to a length at most; returns whether it was within. */
+    private static boolean clip(float[] update, Addends said, Addends.Block block, double most) {
+        double norm = norm(said, block);
+        for (int i = 0; norm > most && i < update.length; i++) {
+            update[i] *= isIn(said, block, i) ? (float) (most / norm) : 1;
+        }
+        return norm <= most;
+    }
+
+    private static boolean isIn(Addends said, Addends.Block wanted, int place) {
+        Addends.Block own = null;
+        for (Addends.Block block : said.blocks) {
+            own = place >= block.start && place < block.end ? block : own;
+        }
+        return own == wanted;
+    }
+
+    /** Returns the length of a block of what is said, or null for what is in none. */
+    private static double norm(Addends said, Addends.Block block) {
         double squares = 0;
-        for (float value : update) {
-            squares += (double) value * value;
+        for (int i = 0; i < said.update.length; i++) {
+            squares += isIn(said, block, i) ? (double) said.update[i] * said.update[i] : 0;
         }
         if (Double.isNaN(squares) || Double.isInfinite(squares)) {
             throw new MienException(

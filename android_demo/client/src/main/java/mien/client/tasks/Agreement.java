@@ -27,6 +27,8 @@ public final class Agreement {
     public final boolean countsAttestedPeers;
     /** The most that all sums of the population together may tell of this device; infinite without a limit. */
     public final double maxEpsilon;
+    /** Whether these pictures also measure models, by sums of scores. */
+    public final boolean measures;
 
     /** What a task {@code reveals} that opens sums of templates multiplied with themselves. */
     public static final String CLASS_MOMENT = "class_moment";
@@ -52,7 +54,7 @@ public final class Agreement {
     /** Agrees to other limits on sums of the same pictures, too; throws CONFIG for limits that let it into none. */
     public Agreement(
             int minCohort, Set<Profile> profiles, Set<String> reveals, int maxSumsPerModel, int maxSumsPerDay) {
-        this(minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, 0, false, Double.POSITIVE_INFINITY);
+        this(minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, 0, false, Double.POSITIVE_INFINITY, true);
     }
 
     /** Throws CONFIG for limits that let this device into no sum at all, or that are no numbers. */
@@ -64,7 +66,8 @@ public final class Agreement {
             int maxSumsPerDay,
             int minPeerAgeDays,
             boolean countsAttestedPeers,
-            double maxEpsilon) {
+            double maxEpsilon,
+            boolean measures) {
         if (maxSumsPerModel < 1 || maxSumsPerDay < 1) {
             throw new MienException(
                     ErrorCode.CONFIG, "the most sums over one model, and in a day, are at least 1; or do not take part");
@@ -84,6 +87,7 @@ public final class Agreement {
         this.minPeerAgeDays = minPeerAgeDays;
         this.countsAttestedPeers = countsAttestedPeers;
         this.maxEpsilon = maxEpsilon;
+        this.measures = measures;
     }
 
     /**
@@ -92,20 +96,31 @@ public final class Agreement {
      */
     public Agreement withPeers(int minAgeDays, boolean countsAttested) {
         return new Agreement(
-                minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minAgeDays, countsAttested, maxEpsilon);
+                minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minAgeDays, countsAttested, maxEpsilon,
+                measures);
     }
 
     /** Returns the same, letting all sums together tell no more of this device than an epsilon. */
     public Agreement withMaxEpsilon(double epsilon) {
         return new Agreement(
                 minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minPeerAgeDays, countsAttestedPeers,
-                epsilon);
+                epsilon, measures);
+    }
+
+    /** Returns the same, with nothing measured on these pictures. */
+    public Agreement withoutMeasuring() {
+        return new Agreement(
+                minCohort, profiles, reveals, maxSumsPerModel, maxSumsPerDay, minPeerAgeDays, countsAttestedPeers,
+                maxEpsilon, false);
     }
 
     /** Throws CONFIG for a task that this device has not agreed to; plain sums never are. */
     public void check(TaskSpec task) {
-        if (!TaskSpec.METHODS.contains(task.method)) {
+        if (!Methods.has(task.method)) {
             throw refused(task, "uses method " + task.method + ", which this program has not");
+        }
+        if (task.measures() && !measures) {
+            throw refused(task, "measures models on the pictures here, which are not to");
         }
         if (task.profile == null) {
             throw refused(task, "takes plain sums: the coordinator would see this phone's own update");

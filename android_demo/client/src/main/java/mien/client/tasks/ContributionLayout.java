@@ -22,13 +22,19 @@ import mien.client.wire.Json;
  * ever shown in clear.
  */
 public final class ContributionLayout {
+    /** Elements of the first two lanes, which every contribution has. */
+    private static final int HEAD = 2;
+
     public final int size;
     public final String sha256;
 
     /** How many numbers are a change of the model; 0 where nothing is trained. */
     public final int numParameters;
 
-    private final int numMetrics;
+    /** Elements of each lane behind the first two, in order. */
+    private final int[] sizes;
+
+    private final List<Addends.Block> blocks = new ArrayList<>();
 
     /** The lanes of averaging. */
     public ContributionLayout(ParameterPart part) {
@@ -37,53 +43,65 @@ public final class ContributionLayout {
 
     /** The lanes of averaging, and behind them others by their sizes. */
     ContributionLayout(ParameterPart part, Map<String, Integer> beside) {
-        this(Arrays.asList("loss_before", "loss_after"), updates(part, beside), part.size);
+        this(averaging(part, beside), part.size);
     }
 
-    /** {@code updates} are the sizes of the lanes of more than one element, in order; none is a change of the model. */
-    ContributionLayout(List<String> metrics, Map<String, Integer> updates) {
-        this(metrics, updates, 0);
+    /** The lanes of averaging, and behind them one with an L2 clip of its own; 0: with none. */
+    ContributionLayout(ParameterPart part, String beside, int size, double clip) {
+        this(part, Collections.singletonMap(beside, size));
+        if (clip > 0) {
+            blocks.add(new Addends.Block(part.size, part.size + size, clip));
+        }
     }
 
-    private static Map<String, Integer> updates(ParameterPart part, Map<String, Integer> beside) {
-        Map<String, Integer> updates = new LinkedHashMap<>();
-        updates.put("delta", part.size);
-        updates.putAll(beside);
-        return updates;
+    /** Lanes by their sizes, in order; none is a change of the model. */
+    ContributionLayout(Map<String, Integer> lanes) {
+        this(lanes, 0);
     }
 
-    private ContributionLayout(List<String> metrics, Map<String, Integer> updates, int numParameters) {
+    private static Map<String, Integer> averaging(ParameterPart part, Map<String, Integer> beside) {
+        Map<String, Integer> lanes = new LinkedHashMap<>();
+        lanes.put("loss_before", 1);
+        lanes.put("loss_after", 1);
+        lanes.put("delta", part.size);
+        lanes.putAll(beside);
+        return lanes;
+    }
+
+    private ContributionLayout(Map<String, Integer> lanes, int numParameters) {
         this.numParameters = numParameters;
-        List<Object> lanes = new ArrayList<>();
+        List<Object> named = new ArrayList<>();
         for (String name : new String[] {"count", "weight"}) {
-            lanes.add(Arrays.<Object>asList(name, 1));
+            named.add(Arrays.<Object>asList(name, 1));
         }
-        for (String name : metrics) {
-            lanes.add(Arrays.<Object>asList(name, 1));
-        }
-        int elements = lanes.size();
-        for (Map.Entry<String, Integer> each : updates.entrySet()) {
-            lanes.add(Arrays.<Object>asList(each.getKey(), each.getValue()));
+        int elements = HEAD;
+        for (Map.Entry<String, Integer> each : lanes.entrySet()) {
+            named.add(Arrays.<Object>asList(each.getKey(), each.getValue()));
             elements += each.getValue();
         }
-        numMetrics = metrics.size();
+        sizes = lanes.values().stream().mapToInt(size -> size).toArray();
         size = elements;
-        List<Object> both = Arrays.<Object>asList(lanes, Collections.emptyList());
+        List<Object> both = Arrays.<Object>asList(named, Collections.emptyList());
         sha256 = Bytes.hex(Bytes.sha256(Bytes.utf8(Json.write(both))));
-    }
-
-    private int head() {
-        return 2 + numMetrics;
     }
 
     /** Returns how many elements the update of a private sum has. */
     public int updateSize() {
-        return size - head();
+        return size - HEAD - numMetrics();
+    }
+
+    /** Returns the L2 norm of a whole update: that of a task's clip, and beside it those of lanes that have their own. */
+    double clip(double own) {
+        double squares = own * own;
+        for (Addends.Block block : blocks) {
+            squares += block.clip * block.clip;
+        }
+        return blocks.isEmpty() ? own : Math.sqrt(squares);
     }
 
     /** Returns how many metrics a private sum carries beside the update. */
     public int numMetrics() {
-        return numMetrics;
+        return (int) Arrays.stream(sizes).filter(lane -> lane == 1).count();
     }
 
     /** Returns the contribution of what training made of {@code before}, with {@code beside} behind it, which has no weight. */
@@ -103,18 +121,18 @@ public final class ContributionLayout {
         vector[2] = (float) (weight * (double) (float) lossBefore);
         vector[3] = (float) (weight * (double) (float) lossAfter);
         for (int i = 0; i < delta.length; i++) {
-            vector[head() + i] = weight * delta[i];
+            vector[HEAD + 2 + i] = weight * delta[i];
         }
-        System.arraycopy(beside, 0, vector, head() + delta.length, beside.length);
+        System.arraycopy(beside, 0, vector, HEAD + 2 + delta.length, beside.length);
         return bytes(vector);
     }
 
-    /** Returns a contribution's bytes where the method has no metrics and its weight is 1; throws as the other. */
-    byte[] pack(float[] update) {
+    /** Returns a contribution's bytes of all lanes behind the first two, where its weight is 1; throws as the other. */
+    byte[] pack(float[] lanes) {
         float[] vector = new float[size];
         vector[0] = 1;
         vector[1] = 1;
-        System.arraycopy(update, 0, vector, head(), updateSize());
+        System.arraycopy(lanes, 0, vector, HEAD, lanes.length);
         return bytes(vector);
     }
 
@@ -134,14 +152,20 @@ public final class ContributionLayout {
                     ErrorCode.NON_FINITE, "a contribution counts 1 and weighs a whole number of images; leave the round");
         }
         float[] update = new float[updateSize()];
-        for (int i = 0; i < update.length; i++) {
-            update[i] = vector[head() + i] / vector[1];
-        }
+        double[] metrics = new double[numMetrics()];
         double weight = vector[1];
-        double[] metrics = new double[numMetrics];
-        for (int i = 0; i < metrics.length; i++) {
-            metrics[i] = vector[2 + i] / weight;
+        int from = HEAD;
+        int to = 0;
+        int metric = 0;
+        for (int lane : sizes) {
+            for (int i = 0; lane > 1 && i < lane; i++) {
+                update[to++] = vector[from + i] / vector[1];
+            }
+            if (lane == 1) {
+                metrics[metric++] = vector[from] / weight;
+            }
+            from += lane;
         }
-        return new Addends((int) weight, update, metrics);
+        return new Addends((int) weight, update, metrics, blocks);
     }
 }

@@ -14,8 +14,10 @@ public final class Disclosure {
     public final int numNumbers;
 
     public final long numBytes;
-    /** Whether pictures change the model; if not, it is moments of what the model makes of them that leave. */
+    /** Whether pictures change the model; if not, it is moments of what the model makes of them that leave, or scores. */
     public final boolean trains;
+    /** Whether it is how good a model is that leaves: which share of comparisons gave which score. */
+    public final boolean measures;
 
     /** Of the model, that training changed; 0 where nothing is trained. */
     public final int numParameters;
@@ -56,6 +58,7 @@ public final class Disclosure {
         this.numPeople = numPeople;
         numNumbers = layout.size;
         trains = task.trains();
+        measures = task.measures();
         numParameters = layout.numParameters;
         numBytes = (long) (layout.updateSize() + layout.numMetrics() + 4) * task.numbers().ringBits / 8;
         weight = trains ? Math.min(numImages, task.maxWeight) : 1;

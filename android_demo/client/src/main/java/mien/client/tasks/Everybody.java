@@ -22,18 +22,13 @@ import mien.client.wire.Fields;
  */
 final class Everybody {
     static final String FORM = "everybody";
-    private static final String MOMENT = "moment";
-    private static final String NUMBER = "moment_number";
-    private static final String DEVICES = "moment_devices";
-    private static final String MEAN = "moment_mean";
     private static final String EARLIER = "earlier_part";
     /** What all devices of a round are told alike, in the order in which it is hashed. */
     static final List<String> SHARED =
-            Collections.unmodifiableList(Arrays.asList(MOMENT, NUMBER, DEVICES, MEAN, EARLIER));
+            Collections.unmodifiableList(
+                    Arrays.asList(Moments.MOMENT, Moments.NUMBER, Moments.DEVICES, Moments.MEAN, EARLIER));
 
     private static final String OWN = "class_embedding";
-    private static final String OWN_NUMBER = "own_moment_number";
-    private static final double SQRT_2 = Math.sqrt(2);
 
     /** What the last opened sums tell: own class embeddings of then, and the others of then. */
     private static final class Opened {
@@ -56,12 +51,7 @@ final class Everybody {
         double[] spec = spec(task.options);
         Methods.require(spec[0] > 0 && spec[0] <= 1e3, task, "options.everybody.scale = " + spec[0]);
         Methods.require(spec[1] >= 0 && spec[1] < 1, task, "options.everybody.margin = " + spec[1]);
-        Methods.require(task.profile != null, task, "plain sums of moments, each of which is a phone's template,");
-        Methods.require(task.groups == 1, task, "sums of moments over groups, which tell more of each phone,");
-        boolean isSaid = task.reveals.equals(Collections.singleton(Agreement.CLASS_MOMENT));
-        Methods.require(
-                isSaid || task.reveals.isEmpty() && task.dp.isOn(), task, "sums of moments without saying exactly so");
-        Methods.require(task.rounds > 1, task, "a single round, whose moments nobody would use,");
+        Moments.check(task);
     }
 
     /** Returns scale and margin. */
@@ -79,36 +69,32 @@ final class Everybody {
     /** Returns the lanes that are sent beside the update. */
     static Map<String, Integer> lanes(int dim) {
         Map<String, Integer> lanes = new LinkedHashMap<>();
-        lanes.put(MEAN, dim);
-        lanes.put(MOMENT, packedSize(dim));
+        lanes.put(Moments.MEAN, dim);
+        lanes.put(Moments.MOMENT, Moments.packedSize(dim));
         return lanes;
-    }
-
-    private static int packedSize(int dim) {
-        return dim * (dim + 1) / 2;
     }
 
     static Methods.Output run(Methods.Job job, RoundFaces faces) {
         int dim = job.dim();
-        int number = job.told.number(NUMBER);
+        int number = job.told.number(Moments.NUMBER);
         float[][] now = Rows.means(job.embed(faces.crops), faces.labels, faces.numPeople());
         Opened opened = number > 0 ? opened(job, faces, number) : nothingOpened(job, now);
         double[] spec = spec(job.task.options);
         Objective objective =
                 new Objective("moment_softmax")
                         .fixed("class_embeddings", Rows.tensor(opened.own))
-                        .fixed("mean", Tensor.vector(floats(opened.mean)))
+                        .fixed("mean", Tensor.vector(Moments.floats(opened.mean)))
                         .fixed("covariance", Rows.tensor(floats(opened.covariance)))
                         .rows("target", Rows.oneHot(faces.labels, now.length))
                         .constant("log_others", Math.log(opened.others))
                         .constant("scale", spec[0])
                         .constant("margin", spec[1]);
         Trained trained = job.train(faces.crops, objective);
-        float[] sums = Arrays.copyOf(mean(now), dim + packedSize(dim));
-        System.arraycopy(moment(now), 0, sums, dim, packedSize(dim));
+        float[] sums = Arrays.copyOf(mean(now), dim + Moments.packedSize(dim));
+        System.arraycopy(Moments.of(now, dim), 0, sums, dim, Moments.packedSize(dim));
         Map<String, Tensor> after = new LinkedHashMap<>();
         after.put(OWN, Tensor.vector(Rows.joined(now)));
-        after.put(OWN_NUMBER, Tensor.vector(new float[] {number + 1}));
+        after.put(Moments.OWN_NUMBER, Tensor.vector(new float[] {number + 1}));
         return job.output(trained, faces, after, sums);
     }
 
@@ -127,11 +113,11 @@ final class Everybody {
      */
     private static Opened opened(Methods.Job job, RoundFaces faces, int number) {
         int dim = job.dim();
-        float[] mean = job.told.vector(MEAN, dim);
-        float[] moment = job.told.vector(MOMENT, packedSize(dim));
+        float[] mean = job.told.vector(Moments.MEAN, dim);
+        float[] moment = job.told.vector(Moments.MOMENT, Moments.packedSize(dim));
         float[] earlier = job.told.vector(EARLIER, job.part.size);
         float[][] own = own(faces.state, number, dim);
-        int others = job.told.number(DEVICES) - (own == null ? 0 : 1);
+        int others = job.told.number(Moments.DEVICES) - (own == null ? 0 : 1);
         if (mean == null || moment == null || earlier == null || others < 1) {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA,
@@ -139,20 +125,16 @@ final class Everybody {
                             + " operator");
         }
         float[] ownMean = own == null ? new float[dim] : mean(own);
-        float[] ownMoment = own == null ? new float[moment.length] : moment(own);
+        float[] ownMoment = own == null ? new float[moment.length] : Moments.of(own, dim);
         double[] mu = new double[dim];
         for (int d = 0; d < dim; d++) {
             mu[d] = ((double) mean[d] - ownMean[d]) / others;
         }
-        double[][] covariance = new double[dim][dim];
-        int at = 0;
-        for (int row = 0; row < dim; row++) {
-            for (int column = row; column < dim; column++, at++) {
-                double rest = ((double) moment[at] - ownMoment[at]) / (row == column ? 1 : SQRT_2);
-                covariance[row][column] = rest / others - mu[row] * mu[column];
-                covariance[column][row] = covariance[row][column];
-            }
+        double[] rest = new double[moment.length];
+        for (int i = 0; i < rest.length; i++) {
+            rest[i] = (double) moment[i] - ownMoment[i];
         }
+        double[][] covariance = Moments.covariance(rest, others, mu);
         if (own == null || own.length != faces.numPeople()) {
             own = Rows.means(job.embedEarlier(earlier, faces.crops), faces.labels, faces.numPeople());
         }
@@ -162,7 +144,7 @@ final class Everybody {
     /** Returns the device's class embeddings that are in a sum, by its number; null if none are. */
     private static float[][] own(Map<String, Tensor> state, int number, int dim) {
         Tensor kept = state.get(OWN);
-        Tensor when = state.get(OWN_NUMBER);
+        Tensor when = state.get(Moments.OWN_NUMBER);
         boolean isIn = kept != null && when != null && when.values().length == 1 && (int) when.values()[0] == number;
         return isIn ? Rows.rows(new Tensor(kept.values(), kept.values().length / dim, dim), dim) : null;
     }
@@ -177,37 +159,10 @@ final class Everybody {
         return mean;
     }
 
-    /** Returns the mean of w w' over rows at length 1, packed: the upper triangle, off the diagonal times sqrt(2). */
-    private static float[] moment(float[][] rows) {
-        int dim = rows[0].length;
-        double[] packed = new double[packedSize(dim)];
-        for (float[] row : rows) {
-            double squares = 0;
-            for (float value : row) {
-                squares += (double) value * value;
-            }
-            int at = 0;
-            for (int i = 0; i < dim; i++) {
-                for (int j = i; j < dim; j++, at++) {
-                    packed[at] += (i == j ? 1 : SQRT_2) * row[i] * row[j] / squares / rows.length;
-                }
-            }
-        }
-        return floats(packed);
-    }
-
     private static float[][] floats(double[][] rows) {
         float[][] converted = new float[rows.length][];
         for (int i = 0; i < rows.length; i++) {
-            converted[i] = floats(rows[i]);
-        }
-        return converted;
-    }
-
-    private static float[] floats(double[] values) {
-        float[] converted = new float[values.length];
-        for (int i = 0; i < values.length; i++) {
-            converted[i] = (float) values[i];
+            converted[i] = Moments.floats(rows[i]);
         }
         return converted;
     }

@@ -1,10 +1,13 @@
 package mien.client.tasks;
 
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.model.ParameterPart;
 import mien.client.model.PublicShard;
 import mien.client.train.Generator;
 import mien.client.train.Objective;
@@ -19,14 +22,34 @@ import mien.client.wire.Fields;
  * <p>In the softmax form the person is told from the nearest public people, in the one against everybody from all other
  * phones' ({@link Everybody}).
  */
-final class FedFace {
+final class FedFace extends DeviceHalf {
     private static final String OWN = "class_embedding";
     private static final String MANY = "class_embeddings";
     private static final String PUBLIC = "public_embeddings";
 
-    private FedFace() {}
+    FedFace() {
+        super("fedface");
+    }
 
-    static void check(TaskSpec task) {
+    @Override
+    boolean isForSeveral() {
+        return false;
+    }
+
+    @Override
+    ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
+        return isAgainstEverybody(task)
+                ? new ContributionLayout(part, Everybody.lanes(dim))
+                : new ContributionLayout(part);
+    }
+
+    @Override
+    List<String> told(TaskSpec task) {
+        return isAgainstEverybody(task) ? Everybody.SHARED : Collections.<String>emptyList();
+    }
+
+    @Override
+    void check(TaskSpec task) {
         Fields options = task.options;
         options.has("margin");
         options.has("preset");
@@ -53,7 +76,7 @@ final class FedFace {
         return task.options.text("private_form", saysMoments ? Everybody.FORM : "softmax");
     }
 
-    static boolean isAgainstEverybody(TaskSpec task) {
+    private static boolean isAgainstEverybody(TaskSpec task) {
         return form(task).equals(Everybody.FORM);
     }
 
@@ -71,7 +94,8 @@ final class FedFace {
         return spec;
     }
 
-    static Methods.Output run(Methods.Job job, RoundFaces faces, PublicShard shard) {
+    @Override
+    Methods.Output run(Methods.Job job, RoundFaces faces, PublicShard shard) {
         if (isAgainstEverybody(job.task)) {
             return Everybody.run(job, faces);
         }
@@ -79,7 +103,7 @@ final class FedFace {
         float[] own = kept.length == 1 ? kept[0] : Rows.means(job.embed(faces.crops), faces.labels, 1)[0];
         if (form(job.task).equals("hinge")) {
             float[][] rows = {own};
-            return OwnClasses.positive(job, faces, rows, job.task.options.real("margin", 0.9));
+            return FedAvg.positive(job, faces, rows, job.task.options.real("margin", 0.9));
         }
         return softmax(job, faces, own, shard);
     }

@@ -1,7 +1,7 @@
 package mien.client.tasks;
 
-import java.util.Arrays;
-import java.util.Collections;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.function.BooleanSupplier;
@@ -13,13 +13,15 @@ import mien.client.model.ParameterPart;
 import mien.client.model.Parameters;
 import mien.client.model.PublicShard;
 import mien.client.train.GraphRuntime;
+import mien.client.train.LocalSpec;
 import mien.client.train.Objective;
 import mien.client.train.Tensor;
 import mien.client.train.Trained;
 
-/** The device halves that this program has, by the method's name: FedAvg, FedProx, FedFace (private forms, but the one with steps), statistics. */
+/** The device halves that this program has, by the method's name, and what is common to their rounds. */
 public final class Methods {
-    private static final List<String> FOR_SEVERAL = Arrays.asList("fedavg", "fedprox", Statistics.NAME);
+    /** A part is there as received, as values and momentum before and after a step, and as the two that go into it. */
+    static final int PLAIN_COPIES = 7;
 
     /** What a round made: the contribution before any mask, and what stays here. */
     public static final class Output {
@@ -34,16 +36,17 @@ public final class Methods {
 
     /** One round of one task on a model, as its runtime runs it. */
     public static final class Job {
-        /** A whole number of the batches that embed. */
-        private static final int AT_ONCE = 32;
-
         final TaskSpec task;
         final long seed;
+        /** The name by which the server knows this device. */
+        final String device;
+
         private final GraphRuntime runtime;
         private final Model model;
         final ParameterPart part;
         final ContributionLayout layout;
         final Told told;
+        private final Map<String, Model> others;
         private final BooleanSupplier shouldStop;
 
         /** Puts together what a method's device half works on, and what has it stop. */
@@ -53,15 +56,19 @@ public final class Methods {
                 ParameterPart part,
                 ContributionLayout layout,
                 TaskSpec task,
+                String device,
                 long seed,
                 Told told,
+                Map<String, Model> others,
                 BooleanSupplier shouldStop) {
             this.told = told;
+            this.others = others;
             this.runtime = runtime;
             this.model = model;
             this.part = part;
             this.layout = layout;
             this.task = task;
+            this.device = device;
             this.seed = seed;
             this.shouldStop = shouldStop;
         }
@@ -71,20 +78,21 @@ public final class Methods {
         }
 
         float[][] embed(byte[][] crops) {
-            return runtime.embed(model.parameters, crops);
+            return embed(model.parameters, crops);
         }
 
-        /** Returns embeddings of public people's crops, of which few at a time are in memory. */
+        float[][] embed(Parameters parameters, byte[][] crops) {
+            return runtime.embed(parameters, crops);
+        }
+
+        /** Returns embeddings of all public people's crops. */
         float[][] embed(PublicShard shard) {
-            float[][] rows = new float[shard.numCrops()][];
-            for (int start = 0; start < rows.length; start += AT_ONCE) {
-                byte[][] some = new byte[Math.min(AT_ONCE, rows.length - start)][];
-                for (int i = 0; i < some.length; i++) {
-                    some[i] = shard.crop(start + i);
-                }
-                System.arraycopy(embed(some), 0, rows, start, some.length);
-            }
-            return rows;
+            return runtime.embed(model.parameters, shard, shard.everyCrop());
+        }
+
+        /** Returns embeddings of some crops of public people. */
+        float[][] embed(Parameters parameters, PublicShard shard, int[] chosen) {
+            return runtime.embed(parameters, shard, chosen);
         }
 
         /** Returns embeddings under the model whose trained part was {@code values}. */
@@ -105,51 +113,91 @@ public final class Methods {
             return model.parameters;
         }
 
+        /** Returns the parameters of another model that the task names. */
+        Parameters parametersOf(String modelId) {
+            return others.get(modelId).parameters;
+        }
+
         Trained train(byte[][] crops, Objective objective) {
-            return runtime.train(model.parameters, part, crops, objective, task.local, seed, shouldStop);
+            return train(crops, objective, task.local);
+        }
+
+        Trained train(byte[][] crops, Objective objective, LocalSpec local) {
+            return runtime.train(model.parameters, part, crops, objective, local, seed, shouldStop);
+        }
+
+        /** Returns the crops' mirror images. */
+        byte[][] mirrored(byte[][] crops) {
+            byte[][] mirrored = new byte[crops.length][];
+            for (int i = 0; i < crops.length; i++) {
+                mirrored[i] = model.spec.input.mirrored(crops[i]);
+            }
+            return mirrored;
         }
 
         /** Returns what a round of averaging sends of training, weighted by the images, and sums beside it. */
         Output output(Trained trained, RoundFaces faces, Map<String, Tensor> state, float... beside) {
-            int weight = Math.min(faces.crops.length, task.maxWeight);
+            return output(weight(faces.crops.length), trained, state, beside);
+        }
+
+        /** As the other, of that weight. */
+        Output output(int weight, Trained trained, Map<String, Tensor> state, float... beside) {
             return new Output(layout.pack(weight, trained, model.parameters.gather(part), beside), state);
+        }
+
+        /** Returns what so many images weigh. */
+        int weight(int numImages) {
+            return Math.min(numImages, task.maxWeight);
         }
     }
 
     private Methods() {}
 
+    private static final Map<String, DeviceHalf> BY_NAME = new LinkedHashMap<>();
+
+    static {
+        DeviceHalf[] all = {
+            new FedAvg(), new FedProx(), new FedFace(), new Statistics(), new Evaluation(), new FedFr(), new FedGc(),
+            new Scaffold(), new Mime(), new PfmFv()
+        };
+        for (DeviceHalf each : all) {
+            BY_NAME.put(each.name, each);
+        }
+    }
+
+    /** Returns whether this program has a method's device half. */
+    static boolean has(String name) {
+        return BY_NAME.containsKey(name);
+    }
+
+    /** Returns a method's device half; throws CONFIG where this program has none. */
+    static DeviceHalf of(String name) {
+        DeviceHalf half = BY_NAME.get(name);
+        if (half == null) {
+            throw new MienException(ErrorCode.CONFIG, "this program has no method " + name + "; upgrade it");
+        }
+        return half;
+    }
+
     /** Throws CONFIG for options that this program does not know or cannot do, before anything is fetched. */
     public static void check(TaskSpec task) {
-        switch (task.method) {
-            case Statistics.NAME:
-                Statistics.check(task);
-                break;
-            case "fedface":
-                FedFace.check(task);
-                break;
-            default:
-                require(task.reveals.isEmpty(), task, "privacy.reveals");
-                OwnClasses.check(task);
-        }
+        task.half().check(task);
         task.options.end();
     }
 
     /** Returns what a device sends in a task; throws CONFIG where the method cannot use the part that is trained. */
     public static ContributionLayout layout(TaskSpec task, Model model, ParameterPart part) {
-        if (!task.trains()) {
-            return Statistics.layout(task, part, model.spec.input.dim);
-        }
-        return isAgainstEverybody(task)
-                ? new ContributionLayout(part, Everybody.lanes(model.spec.input.dim))
-                : new ContributionLayout(part);
+        return task.half().layout(task, part, model.spec.input.dim);
     }
 
     /** Returns the names of what the method tells all devices of a round alike; none where it tells nothing. */
     public static List<String> told(TaskSpec task) {
-        if (!task.trains()) {
-            return Statistics.isMixture(task) ? Collections.singletonList(Statistics.ODDS) : Collections.<String>emptyList();
-        }
-        return isAgainstEverybody(task) ? Everybody.SHARED : Collections.<String>emptyList();
+        return task.half().told(task);
+    }
+
+    /** Returns the ids of the models that a device needs beside the round's. */
+    public static List<String> otherModels(TaskSpec task) {
+        return task.half().otherModels(task);
     }
 
     /**
@@ -162,11 +210,7 @@ public final class Methods {
 
     /** Returns how many devices of a sum hide another as well as one that counts as it does. */
     static int phonesAsOne(TaskSpec task) {
-        return !task.trains() && Statistics.isMixture(task) ? Statistics.PHONES_AS_ONE : 1;
-    }
-
-    private static boolean isAgainstEverybody(TaskSpec task) {
-        return task.method.equals("fedface") && FedFace.isAgainstEverybody(task);
+        return task.half().phonesAsOne(task);
     }
 
     static void require(boolean holds, TaskSpec task, String option) {
@@ -176,14 +220,20 @@ public final class Methods {
         }
     }
 
-    /** Returns the methods that a device with so many people who agree can take part in. */
-    public static List<String> forPeople(int numPeople) {
-        return numPeople > 1 ? FOR_SEVERAL : TaskSpec.METHODS;
+    /** Returns the methods that a device with so many people who agree can take part in, as far as its owner lets it. */
+    public static List<String> forPeople(int numPeople, Agreement agreement) {
+        List<String> names = new ArrayList<>();
+        for (DeviceHalf each : BY_NAME.values()) {
+            if ((numPeople == 1 || each.isForSeveral()) && (agreement.measures || !each.measures())) {
+                names.add(each.name);
+            }
+        }
+        return names;
     }
 
     /** Throws CONFIG for a method that trains on one person's pictures where these are not one person's. */
     public static void checkPeople(TaskSpec task, int numPeople) {
-        if (!forPeople(numPeople).contains(task.method)) {
+        if (numPeople > 1 && !task.half().isForSeveral()) {
             throw new MienException(
                     ErrorCode.CONFIG,
                     numPeople + " people agreed to training, and method " + task.method + " trains on the pictures of one;"
@@ -194,11 +244,10 @@ public final class Methods {
     /**
      * Throws CONFIG where training would need more memory for its part than this program has. The model itself needs none;
      * a part is there as received, as values and momentum before and after a step, and as the two that go into it, and
-     * twice more where steps are held near the round's model. What is sent and masked afterwards needs no more.
+     * more where a method says so. What is sent and masked afterwards needs no more.
      */
     public static void checkFits(TaskSpec task, ParameterPart part, long memoryBytes) {
-        long copies = task.method.equals("fedprox") ? 9 : 7;
-        if (task.trains() && copies * 4 * part.size > memoryBytes) {
+        if (task.trains() && 4L * task.half().copies(task) * part.size > memoryBytes) {
             throw new MienException(
                     ErrorCode.CONFIG,
                     "task '" + task.name + "' trains " + part.size + " numbers of the model, which needs more memory than this"
@@ -208,27 +257,11 @@ public final class Methods {
 
     /** Returns which arrays of a method's state have a row for each person. */
     public static List<String> perIdentity(String method) {
-        switch (method) {
-            case "fedavg":
-                return Collections.singletonList(OwnClasses.OWN);
-            case "fedprox":
-                return Collections.singletonList(OwnClasses.MANY);
-            default:
-                return Collections.emptyList();
-        }
+        return of(method).perIdentity();
     }
 
     /** Returns one device's round on its people's crops. */
     public static Output run(Job job, RoundFaces faces, PublicShard shard) {
-        switch (job.task.method) {
-            case Statistics.NAME:
-                return Statistics.run(job, faces);
-            case "fedface":
-                return FedFace.run(job, faces, shard);
-            case "fedprox":
-                return OwnClasses.fedProx(job, faces);
-            default:
-                return OwnClasses.fedAvg(job, faces, shard);
-        }
+        return job.task.half().run(job, faces, shard);
     }
 }

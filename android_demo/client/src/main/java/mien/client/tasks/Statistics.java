@@ -12,6 +12,7 @@ import mien.client.MienException;
 import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
 import mien.client.model.Parameters;
+import mien.client.model.PublicShard;
 import mien.client.train.Generator;
 import mien.client.train.Tensor;
 import mien.client.wire.Fields;
@@ -22,8 +23,7 @@ import mien.client.wire.Fields;
  *
  * <p>The source of the moments and their bounds is {@code mien/methods/statistics.py}.
  */
-final class Statistics {
-    static final String NAME = "statistics";
+final class Statistics extends DeviceHalf {
     /** What phones of a mixture are told, all alike: weights and a bias of the log odds that a person is of theirs. */
     static final String ODDS = "mixture_odds";
 
@@ -50,9 +50,32 @@ final class Statistics {
     /** The most that three counts and three blocks, none longer than 1, can be in length. */
     private static final double NORM_BOUND = Math.sqrt(6);
 
-    private Statistics() {}
+    Statistics() {
+        super("statistics");
+    }
 
-    static void check(TaskSpec task) {
+    @Override
+    boolean trains() {
+        return false;
+    }
+
+    @Override
+    boolean addsUp() {
+        return true;
+    }
+
+    @Override
+    List<String> told(TaskSpec task) {
+        return isMixture(task) ? Collections.singletonList(ODDS) : Collections.<String>emptyList();
+    }
+
+    @Override
+    int phonesAsOne(TaskSpec task) {
+        return isMixture(task) ? PHONES_AS_ONE : 1;
+    }
+
+    @Override
+    void check(TaskSpec task) {
         Fields options = task.options;
         String form = options.text("form", "wccn");
         boolean isKnown = Arrays.asList("centre", "wccn", "lda", "plda", "auto").contains(form);
@@ -159,7 +182,8 @@ final class Statistics {
      * Returns the lanes; throws CONFIG for a task that trains another part than the adapter, for features would not stay,
      * for a gate whose sums do not tell populations apart, and for a map of more directions than features have.
      */
-    static ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
+    @Override
+    ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
         ParameterLayout.Entry bias = part.layout.entries.get(BIAS);
         boolean isGated = part.names.equals(GATED);
         boolean isAdapter = bias != null && (isGated || part.names.equals(PLAIN));
@@ -183,14 +207,15 @@ final class Statistics {
         lanes.put("mean", own);
         lanes.put("second", packedSize(own));
         lanes.put("within", packedSize(own));
-        return new ContributionLayout(Collections.<String>emptyList(), lanes);
+        return new ContributionLayout(lanes);
     }
 
     private static int packedSize(int dim) {
         return dim * (dim + 1) / 2;
     }
 
-    static Methods.Output run(Methods.Job job, RoundFaces faces) {
+    @Override
+    Methods.Output run(Methods.Job job, RoundFaces faces, PublicShard shard) {
         float[][] embedded = job.features(frozen(job.parameterLayout(), job.parameters()), faces.crops);
         int dim = job.parameterLayout().entries.get(BIAS).size;
         float[] odds = isMixture(job.task) ? job.told.vector(ODDS, dim + 1) : null;

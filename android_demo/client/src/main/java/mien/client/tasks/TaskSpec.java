@@ -1,7 +1,5 @@
 package mien.client.tasks;
 
-import java.util.Arrays;
-import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -25,9 +23,6 @@ import mien.client.wire.Texts;
  * Its hash is over the very bytes, so that all devices of a round hold the same.
  */
 public final class TaskSpec {
-    /** The methods whose device half this program has. */
-    public static final List<String> METHODS = Collections.unmodifiableList(Arrays.asList("fedavg", "fedprox", "fedface", Statistics.NAME));
-
     private static final double MOST_OVER_SELECTION = 4;
 
     public final String name;
@@ -49,6 +44,8 @@ public final class TaskSpec {
     public final int smallestSum;
     public final int largestSum;
     final int groups;
+    final double serverLr;
+    final double serverMomentum;
     final double l2Clip;
     final double coordinateClip;
     private final int ringBits;
@@ -65,9 +62,12 @@ public final class TaskSpec {
         options = task.object("options");
         local = new LocalSpec(task.object("local"));
         // What the server does by itself, and when, is not for a phone to judge.
-        for (String ofTheServer : new String[] {"population", "model_id", "server", "gates", "deadlines", "asynchronous"}) {
+        for (String ofTheServer : new String[] {"population", "model_id", "gates", "deadlines", "asynchronous"}) {
             task.has(ofTheServer);
         }
+        Fields server = task.object("server");
+        serverLr = server.real("lr");
+        serverMomentum = server.real("momentum");
         if (task.has("validators")) {
             throw refused("has phones judge one another's models");
         }
@@ -107,9 +107,19 @@ public final class TaskSpec {
                 ErrorCode.CONFIG, "task '" + name + "' " + what + ", which this program cannot; it stays out of it");
     }
 
+    /** Returns the device half of the task's method; throws CONFIG where this program has none. */
+    DeviceHalf half() {
+        return Methods.of(method);
+    }
+
     /** Returns whether phones change the model; if not, they only embed with it. */
     public boolean trains() {
-        return !method.equals(Statistics.NAME);
+        return half().trains();
+    }
+
+    /** Returns whether phones say how good a model is, by sums of scores, and leave it as it was. */
+    public boolean measures() {
+        return half().measures();
     }
 
     /**
@@ -117,7 +127,7 @@ public final class TaskSpec {
      * of all rounds add up, so that is one sum, whether it was opened or not: others may have opened it.
      */
     public void checkPromise(List<Long> pastRounds, long round) {
-        if (method.equals(Statistics.NAME) && !pastRounds.isEmpty()) {
+        if (half().addsUp() && !pastRounds.isEmpty()) {
             throw new MienException(
                     ErrorCode.BUDGET_EXCEEDED,
                     "this phone is counted already, in round " + pastRounds.get(0)
@@ -128,13 +138,16 @@ public final class TaskSpec {
 
     /** Returns how this device itself would round the numbers of a sum of the task. */
     NumberFormat numbers() {
-        return numbers(l2Clip);
+        return rounded(l2Clip);
     }
 
-    /** As {@link #numbers()}, with the clip that a round names where the task lets it. */
-    public NumberFormat numbers(double clip) {
-        NumberFormat plain =
-                Planner.numbers(largestSum, dp.isAdaptive() ? clip : l2Clip, coordinateClip, maxWeight, ringBits);
+    /** As {@link #numbers()}, of such contributions, and with the clip that a round names where the task lets it. */
+    public NumberFormat numbers(ContributionLayout layout, double clip) {
+        return rounded(layout.clip(dp.isAdaptive() ? clip : l2Clip));
+    }
+
+    private NumberFormat rounded(double clip) {
+        NumberFormat plain = Planner.numbers(largestSum, clip, coordinateClip, maxWeight, ringBits);
         return Planner.withRoomForNoise(plain, dp, largestSum);
     }
 

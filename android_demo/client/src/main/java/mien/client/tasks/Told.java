@@ -74,6 +74,12 @@ public final class Told {
         return values;
     }
 
+    /** Returns a vector, zeros where it is absent; throws as {@link #vector}. */
+    float[] vectorOrZeros(String name, int size) {
+        float[] values = vector(name, size);
+        return values == null ? new float[size] : values;
+    }
+
     /** Returns a vector of one number, 0 where it is absent. */
     int number(String name) {
         float[] values = vector(name, 1);

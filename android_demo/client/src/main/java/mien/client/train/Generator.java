@@ -1,5 +1,6 @@
 package mien.client.train;
 
+import java.util.Arrays;
 import java.util.Set;
 import java.util.TreeSet;
 
@@ -28,9 +29,9 @@ public final class Generator {
 
     private boolean hasSpare;
 
-    /** {@code seed} is below 2^32. */
-    public Generator(long seed) {
-        long[] words = seedWords((int) seed);
+    /** Each of the {@code seeds} is below 2^32. */
+    public Generator(long... seeds) {
+        long[] words = seedWords(seeds);
         incrementHigh = words[2] << 1 | words[3] >>> 63;
         incrementLow = words[3] << 1 | 1;
         step();
@@ -38,12 +39,12 @@ public final class Generator {
         step();
     }
 
-    /** Returns what SeedSequence(seed) makes for PCG64: four words of 64 bits. */
-    private static long[] seedWords(int seed) {
+    /** Returns what SeedSequence(seeds) makes for PCG64: four words of 64 bits. */
+    private static long[] seedWords(long[] seeds) {
         int[] pool = new int[POOL];
         int[] constant = {INIT_A};
         for (int i = 0; i < POOL; i++) {
-            pool[i] = hashed(i == 0 ? seed : 0, constant, MULT_A);
+            pool[i] = hashed(i < seeds.length ? (int) seeds[i] : 0, constant, MULT_A);
         }
         for (int from = 0; from < POOL; from++) {
             for (int to = 0; to < POOL; to++) {
@@ -124,7 +125,7 @@ public final class Generator {
     }
 
     /** Returns a number from 0 to {@code most}, both included, as Lemire draws it: by a product, for some words anew. */
-    private int below(int most) {
+    public int below(int most) {
         if (most == 0) {
             return 0;
         }
@@ -137,8 +138,11 @@ public final class Generator {
         return (int) (product >>> 32);
     }
 
-    /** Returns {@code size} of the numbers 0 ... n - 1, all different, in ascending order; n is 10,000 at most. */
+    /** Returns {@code size} of the numbers 0 ... n - 1, all different, in ascending order. */
     public int[] choice(int n, int size) {
+        if (n > 10_000 && size > n / 50) {
+            return fromShuffled(n, size);
+        }
         Set<Integer> chosen = new TreeSet<>();
         for (int last = n - size; last < n; last++) {
             int drawn = below(last);
@@ -152,9 +156,67 @@ public final class Generator {
         return sorted;
     }
 
+    /** Returns a choice as numpy makes it of many numbers: all are there, and the last places are shuffled. */
+    private int[] fromShuffled(int n, int size) {
+        int[] order = new int[n];
+        for (int i = 0; i < n; i++) {
+            order[i] = i;
+        }
+        for (int last = n - 1; last >= Math.max(n - size, 1); last--) {
+            int other = below(last);
+            int moved = order[last];
+            order[last] = order[other];
+            order[other] = moved;
+        }
+        int[] chosen = Arrays.copyOfRange(order, n - size, n);
+        Arrays.sort(chosen);
+        return chosen;
+    }
+
     /** Returns a number in [0, 1). */
     public double random() {
         return (next64() >>> 11) * 0x1p-53;
+    }
+
+    /** Returns a standard normal number, by numpy's ziggurat. */
+    public double normal() {
+        while (true) {
+            long word = next64();
+            int layer = (int) (word & 0xff);
+            word >>>= 8;
+            long magnitude = word >>> 1 & 0x000fffffffffffffL;
+            double x = (word & 1) == 0 ? magnitude * Ziggurat.WIDTH[layer] : -(magnitude * Ziggurat.WIDTH[layer]);
+            if (magnitude < Ziggurat.INSIDE[layer]) {
+                return x;
+            }
+            if (layer == 0) {
+                return tail((magnitude >>> 8 & 1) != 0);
+            }
+            double between = Ziggurat.HEIGHT[layer - 1] - Ziggurat.HEIGHT[layer];
+            if (between * random() + Ziggurat.HEIGHT[layer] < Math.exp(-0.5 * x * x)) {
+                return x;
+            }
+        }
+    }
+
+    private double tail(boolean isNegative) {
+        double beyond;
+        double height;
+        do {
+            beyond = -Math.log1p(-random()) / Ziggurat.END;
+            height = -Math.log1p(-random());
+        } while (height + height <= beyond * beyond);
+        return isNegative ? -(Ziggurat.END + beyond) : Ziggurat.END + beyond;
+    }
+
+    /** Returns {@code values} in random order. */
+    public float[] permutation(float[] values) {
+        int[] order = permutation(values.length);
+        float[] moved = new float[order.length];
+        for (int i = 0; i < moved.length; i++) {
+            moved[i] = values[order[i]];
+        }
+        return moved;
     }
 
     /** Returns {@code values} in random order. */

@@ -13,6 +13,7 @@ import mien.client.model.ModelSpec;
 import mien.client.model.ParameterLayout;
 import mien.client.model.ParameterPart;
 import mien.client.model.Parameters;
+import mien.client.model.PublicShard;
 import mien.client.wire.Bytes;
 
 /**
@@ -22,6 +23,9 @@ import mien.client.wire.Bytes;
  */
 public final class GraphRuntime {
     private static final double TINY = 1e-12;
+    /** A whole number of the batches that embed. */
+    private static final int AT_ONCE = 32;
+
     private static final List<String> NO_PART = Arrays.<String>asList();
 
     private final ModelSpec spec;
@@ -38,6 +42,19 @@ public final class GraphRuntime {
         float[][] rows = features(parameters, crops);
         for (float[] row : rows) {
             normalise(row);
+        }
+        return rows;
+    }
+
+    /** Returns embeddings of some crops of public people, of which few at a time are in memory. */
+    public float[][] embed(Parameters parameters, PublicShard shard, int[] chosen) {
+        float[][] rows = new float[chosen.length][];
+        for (int start = 0; start < rows.length; start += AT_ONCE) {
+            byte[][] some = new byte[Math.min(AT_ONCE, rows.length - start)][];
+            for (int i = 0; i < some.length; i++) {
+                some[i] = shard.crop(chosen[start + i]);
+            }
+            System.arraycopy(embed(parameters, some), 0, rows, start, some.length);
         }
         return rows;
     }
@@ -109,7 +126,8 @@ public final class GraphRuntime {
         if (!isFinite) {
             throw new MienException(ErrorCode.NON_FINITE, "local training diverged to NaN or infinity; leave the round");
         }
-        return new Trained(job.values, job.privateTensors, lossBefore, lossAfter, numSteps);
+        return new Trained(
+                job.values, job.privateTensors, job.privateVelocity, lossBefore, lossAfter, numSteps);
     }
 
     /** Returns the parameters as graphs take them; nothing is copied. */
@@ -154,7 +172,7 @@ public final class GraphRuntime {
             privateTensors = new LinkedHashMap<>(objective.privateTensors);
             for (Map.Entry<String, Tensor> each : privateTensors.entrySet()) {
                 Tensor zeros = new Tensor(new float[each.getValue().values().length], each.getValue().shape);
-                privateVelocity.put(each.getKey(), zeros);
+                privateVelocity.put(each.getKey(), objective.velocity.getOrDefault(each.getKey(), zeros));
                 boolean isUnit = objective.unitNorm.contains(each.getKey());
                 fixed.put("unit_norm." + each.getKey(), Tensor.number(isUnit ? 1 : 0));
             }
@@ -167,7 +185,7 @@ public final class GraphRuntime {
             fixed.put("momentum", Tensor.number(local.momentum));
             fixed.put("private_momentum", Tensor.number(local.privateMomentum));
             fixed.put("weight_decay", Tensor.number(local.weightDecay));
-            fixed.put("gradient_scale", Tensor.number(1));
+            fixed.put("gradient_scale", Tensor.number(objective.gradientScale));
         }
 
         void step(Images images, Batch batch) {
@@ -175,6 +193,7 @@ public final class GraphRuntime {
             feed.put("trained", Tensor.vector(values));
             feed.put("velocity", velocity);
             feed.put("correction", correction());
+            feed.put("mirrored", mirrored(batch));
             feed.put("x", images.batch(batch.indices, batch.mirrored));
             feed.put("lr", Tensor.number(batch.rate * local.lr));
             feed.put("private_lr", Tensor.number(batch.rate * local.privateLr));
@@ -211,13 +230,24 @@ public final class GraphRuntime {
             return new Tensor(moved, velocity.shape);
         }
 
-        /** Returns what a step adds to the gradient: mu (values - values received). */
+        /** Returns what a step adds to the gradient: offset + mu (values - values received). */
         private Tensor correction() {
-            float[] added = new float[objective.proximal == 0 ? 1 : values.length];
-            for (int i = 0; objective.proximal != 0 && i < added.length; i++) {
-                added[i] = (float) objective.proximal * (values[i] - received[i]);
+            boolean isNothing = objective.offset == null && objective.proximal == 0;
+            float[] added = new float[isNothing ? 1 : values.length];
+            for (int i = 0; !isNothing && i < added.length; i++) {
+                float pull = objective.proximal == 0 ? 0 : (float) objective.proximal * (values[i] - received[i]);
+                added[i] = objective.offset == null ? pull : objective.offset[i] + pull;
             }
             return Tensor.vector(added);
+        }
+
+        /** Returns 1 for each of a batch's crops that is mirrored: some losses have rows for both. */
+        private Tensor mirrored(Batch batch) {
+            float[] mirrored = new float[batch.mirrored.length];
+            for (int i = 0; i < mirrored.length; i++) {
+                mirrored[i] = batch.mirrored[i] ? 1 : 0;
+            }
+            return Tensor.vector(mirrored);
         }
 
         /** Returns the loss over all crops as they are. */
@@ -229,6 +259,7 @@ public final class GraphRuntime {
             }
             Map<String, Tensor> feed = feed(all);
             feed.put("embeddings", images.embedAll(now));
+            feed.put("mirrored", Tensor.vector(new float[all.length]));
             return engine.run("loss", "", NO_PART, objective.form, feed).get("loss").values()[0];
         }
 

@@ -6,19 +6,22 @@ import mien.client.wire.Fields;
 
 /** Local training on one device: SGD on the trainable part. */
 public final class LocalSpec {
-    final double lr;
-    final int epochs;
+    public final double lr;
+    public final int epochs;
     /** 0: all images in one batch. */
     final int batchSize;
 
-    final double momentum;
-    final double weightDecay;
-    final boolean flip;
-    final double privateLr;
-    final double privateMomentum;
+    public final double momentum;
+    public final double weightDecay;
+    public final boolean flip;
+    public final double privateLr;
+    public final double privateMomentum;
+    /** Whether private tensors have a momentum of their own. */
+    public final boolean namesPrivateMomentum;
+
     final double privateWeightDecay;
     /** From this epoch on both rates are a tenth; 0: never. */
-    final int lrDropEpoch;
+    public final int lrDropEpoch;
     /** Above 0: so many steps, whatever the number of images. */
     final int steps;
 
@@ -31,6 +34,7 @@ public final class LocalSpec {
         weightDecay = fields.real("weight_decay");
         flip = fields.flag("flip");
         privateLr = fields.real("private_lr", lr);
+        namesPrivateMomentum = fields.has("private_momentum");
         privateMomentum = fields.real("private_momentum", momentum);
         privateWeightDecay = fields.real("private_weight_decay", 0);
         lrDropEpoch = fields.count("lr_drop_epoch", 0);
@@ -39,5 +43,61 @@ public final class LocalSpec {
             throw new MienException(ErrorCode.CONFIG, "local.batch_norm is 'train', which is not for phones; use eval");
         }
         fields.end();
+    }
+
+    private LocalSpec(
+            double lr,
+            double privateLr,
+            int epochs,
+            int batchSize,
+            double[] momenta,
+            double[] decays,
+            boolean flip,
+            int lrDropEpoch,
+            int steps) {
+        this.lr = lr;
+        this.privateLr = privateLr;
+        this.epochs = epochs;
+        this.batchSize = batchSize;
+        momentum = momenta[0];
+        privateMomentum = momenta[1];
+        namesPrivateMomentum = true;
+        weightDecay = decays[0];
+        privateWeightDecay = decays[1];
+        this.flip = flip;
+        this.lrDropEpoch = lrDropEpoch;
+        this.steps = steps;
+    }
+
+    /** Returns the same for so many epochs, the rates a tenth from an epoch on (0: never). */
+    public LocalSpec with(int someEpochs, int dropEpoch) {
+        return new LocalSpec(
+                lr, privateLr, someEpochs, batchSize, new double[] {momentum, privateMomentum},
+                new double[] {weightDecay, privateWeightDecay}, flip, dropEpoch, steps);
+    }
+
+    /** Returns the same at another rate, private tensors' in proportion, and with other momenta. */
+    public LocalSpec with(double rate, double ownMomentum, double someMomentum) {
+        return new LocalSpec(
+                rate, privateLr * rate / lr, epochs, batchSize, new double[] {ownMomentum, someMomentum},
+                new double[] {weightDecay, privateWeightDecay}, flip, lrDropEpoch, steps);
+    }
+
+    /** Returns the same at another rate of private tensors. */
+    public LocalSpec withPrivateLr(double rate) {
+        return new LocalSpec(
+                lr, rate, epochs, batchSize, new double[] {momentum, privateMomentum},
+                new double[] {weightDecay, privateWeightDecay}, flip, lrDropEpoch, steps);
+    }
+
+    /** Returns one plain step at rate 1 on all images as they are, which leaves private tensors alone. */
+    public LocalSpec oneStep() {
+        return new LocalSpec(1, 0, 1, 0, new double[2], new double[] {weightDecay, 0}, false, 0, 1);
+    }
+
+    /** Returns how many steps training on so many images takes. */
+    public int numSteps(int numImages) {
+        int each = batchSize == 0 ? 1 : (numImages + batchSize - 1) / batchSize;
+        return steps > 0 ? steps : epochs * each;
     }
 }

@@ -10,9 +10,19 @@ public final class Trained {
     public final double lossAfter;
     public final int numSteps;
 
-    Trained(float[] values, Map<String, Tensor> privateTensors, double lossBefore, double lossAfter, int numSteps) {
+    /** The momentum of the private tensors after the last step. */
+    public final Map<String, Tensor> velocity;
+
+    Trained(
+            float[] values,
+            Map<String, Tensor> privateTensors,
+            Map<String, Tensor> velocity,
+            double lossBefore,
+            double lossAfter,
+            int numSteps) {
         this.values = values;
         this.privateTensors = privateTensors;
+        this.velocity = velocity;
         this.lossBefore = lossBefore;
         this.lossAfter = lossAfter;
         this.numSteps = numSteps;

@@ -93,6 +93,43 @@ public class GalleryTest {
         assertFalse("no picture in a text", person.toString().contains("70"));
     }
 
+    private void keepPersonal(int person) {
+        PersonalThreshold at = new PersonalThreshold(0.5, 0, 20, 0, 0, 3);
+        Branch branch = new Branch(new float[][] {{1, 0}, {0, 1}}, new float[2]);
+        gallery.keepPersonal(
+                new PersonalModel(OLD, branch, Collections.singletonMap(person, at), 0.4), gallery.version());
+        assertEquals(0.5, opened().personal(OLD).thresholds.get(person).value, 0);
+        assertNull(gallery.personal(NEW));
+    }
+
+    @Test
+    public void aPersonalModelGoesWithAnyChangeOfPeoplePicturesConsentOrModel() {
+        int ada = enrol("Ada", 7, true);
+        List<Runnable> changes = new ArrayList<>();
+        changes.add(() -> enrol("Bo", 8, false));
+        changes.add(() -> gallery.add(ada, crops(9, 1), new float[] {1, 9}, OLD));
+        changes.add(() -> gallery.setConsent(ada, false, 0));
+        changes.add(() -> gallery.setConsent(ada, true, 2000));
+        changes.add(() -> gallery.remove(gallery.people().get(1).id));
+        changes.add(() -> gallery.reembed(OLD, crops -> template(crops, 1)));
+        changes.add(() -> gallery.forgetPersonal());
+        for (Runnable change : changes) {
+            keepPersonal(ada);
+            long before = gallery.version();
+            change.run();
+            assertFalse("change " + changes.indexOf(change), opened().hasPersonal());
+            if (gallery.version() != before) {
+                PersonalModel late = new PersonalModel(OLD, null, Collections.emptyMap(), 0.4);
+                Raised.by(ErrorCode.UNREACHABLE, "made before the change", () -> gallery.keepPersonal(late, before));
+            }
+        }
+        assertFalse(gallery.forgetPersonal());
+        keepPersonal(ada);
+        files.write("personal", new byte[40]);
+        assertNull("damaged", gallery.personal(OLD));
+        keepPersonal(ada);
+    }
+
     @Test
     public void whatTrainingKeptGoesWithConsentAndEverythingWithThePerson() {
         int ada = enrol("Ada", 7, true);

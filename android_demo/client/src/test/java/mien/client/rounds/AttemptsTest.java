@@ -191,6 +191,12 @@ public class AttemptsTest {
                 ErrorCode.BUDGET_EXCEEDED, "a second sum", () -> budget.checkLimits(planned, open().sums("here")));
         OwnSum other = OwnSum.planned(config(9).attemptId, model.replace('0', '1'), task(0).dp, mine, nowUnixS);
         budget.checkLimits(other, open().sums("here"));
+        String measures = Vectors.load("golden/client/evaluation.json").at("phones").at(0).at("json").text();
+        TaskSpec measuring = new TaskSpec(Bytes.utf8(measures));
+        new Budget(measuring, agreed(1, 9)).checkLimits(planned, open().sums("here")); // models are measured again and again
+        Raised.by(
+                ErrorCode.BUDGET_EXCEEDED, "enough in a day",
+                () -> new Budget(measuring, agreed(1, 1)).checkLimits(planned, open().sums("here")));
     }
 
     @Test

@@ -46,7 +46,7 @@ public class StatisticsTest {
         TaskSpec task = task(phone);
         float[] all = phone.at("features").floats();
         float[][] features = Rows.rows(new Tensor(all, all.length / DIM, DIM), DIM);
-        ContributionLayout layout = Statistics.layout(task, adapter, DIM);
+        ContributionLayout layout = new Statistics().layout(task, adapter, DIM);
         int[] labels = phone.at("labels").words();
         return Statistics.contribution(layout, task, features, labels, null, phone.at("seed").number());
     }
@@ -63,7 +63,7 @@ public class StatisticsTest {
 
     @Test
     public void lanesArePythons() throws Exception {
-        ContributionLayout layout = Statistics.layout(task(file().at("phones").at(0)), part("adapter.*"), DIM);
+        ContributionLayout layout = new Statistics().layout(task(file().at("phones").at(0)), part("adapter.*"), DIM);
         assertEquals(file().at("contribution_sha256").text(), layout.sha256);
         assertEquals(file().at("contribution_size").number(), layout.size);
         assertEquals(layout.size - 2, layout.updateSize());
@@ -77,7 +77,7 @@ public class StatisticsTest {
         ParameterPart adapter = spec.layout.part(Collections.singletonList("adapter.*"));
         TaskSpec task = task(gated);
         int width = 2 * DIM + 1;
-        ContributionLayout layout = Statistics.layout(task, adapter, width);
+        ContributionLayout layout = new Statistics().layout(task, adapter, width);
         assertEquals(gated.at("contribution_sha256").text(), layout.sha256);
         Parameters given = new Parameters(spec.layout, ByteBuffer.wrap(gated.at("theta").bytes()));
         Parameters closed = Statistics.frozen(spec.layout, given);
@@ -96,13 +96,13 @@ public class StatisticsTest {
             float[] odds = mixture.at("odds").floats();
             byte[] weighed = Statistics.contribution(layout, mixed, features, labels, odds, seed);
             assertArrayEquals(mixture.at("contribution").floats(), Bytes.floats(weighed), ROUNDING);
-            Raised.by(ErrorCode.CONFIG, "an adapter alone", () -> Statistics.layout(mixed, ungated, DIM));
+            Raised.by(ErrorCode.CONFIG, "an adapter alone", () -> new Statistics().layout(mixed, ungated, DIM));
         }
         assertEquals(Collections.<String>emptyList(), Methods.told(task));
         TaskSpec unmoved = new TaskSpec(Bytes.utf8(gated.at("without_second_moments").text()));
-        Raised.by(ErrorCode.CONFIG, "second moments", () -> Statistics.layout(unmoved, adapter, width));
-        Statistics.layout(unmoved, ungated, DIM);
-        Raised.by(ErrorCode.CONFIG, "without a gate", () -> Statistics.layout(task, adapter, DIM));
+        Raised.by(ErrorCode.CONFIG, "second moments", () -> new Statistics().layout(unmoved, adapter, width));
+        new Statistics().layout(unmoved, ungated, DIM);
+        Raised.by(ErrorCode.CONFIG, "without a gate", () -> new Statistics().layout(task, adapter, DIM));
     }
 
     @Test
@@ -126,7 +126,7 @@ public class StatisticsTest {
                 Raised.by(ErrorCode.CONFIG, "less than 20", () -> two.check(asked));
             } else {
                 two.check(asked);
-                ContributionLayout layout = Statistics.layout(asked, gatedPart(), 2 * DIM + 1);
+                ContributionLayout layout = new Statistics().layout(asked, gatedPart(), 2 * DIM + 1);
                 Disclosure told = new Disclosure(asked, layout, 9, 1);
                 assertEquals(20, told.fewest);
                 assertEquals(2, told.worth);
@@ -174,10 +174,10 @@ public class StatisticsTest {
         TaskSpec task = task(file().at("phones").at(0));
         for (String pattern : new String[] {"*", "mix.*", "adapter.bias"}) {
             ParameterPart part = part(pattern);
-            Raised.by(ErrorCode.CONFIG, pattern, () -> Statistics.layout(task, part, DIM));
+            Raised.by(ErrorCode.CONFIG, pattern, () -> new Statistics().layout(task, part, DIM));
         }
         ParameterPart adapter = part("adapter.*");
-        Raised.by(ErrorCode.CONFIG, "another width", () -> Statistics.layout(task, adapter, DIM + 1));
+        Raised.by(ErrorCode.CONFIG, "another width", () -> new Statistics().layout(task, adapter, DIM + 1));
     }
 
     @Test
@@ -189,9 +189,9 @@ public class StatisticsTest {
             TaskSpec task = new TaskSpec(Bytes.utf8(json.replace("\"options\":{", lda)));
             Methods.check(task);
             if (rank < DIM) {
-                Statistics.layout(task, adapter, DIM);
+                new Statistics().layout(task, adapter, DIM);
             } else {
-                Raised.by(ErrorCode.CONFIG, "rank", () -> Statistics.layout(task, adapter, DIM));
+                Raised.by(ErrorCode.CONFIG, "rank", () -> new Statistics().layout(task, adapter, DIM));
             }
         }
     }
@@ -212,8 +212,8 @@ public class StatisticsTest {
     public void severalPeopleTakePartAndItIsSaidWhatLeaves() throws Exception {
         TaskSpec task = task(file().at("phones").at(0));
         Methods.checkPeople(task, 3);
-        assertTrue(Methods.forPeople(3).contains("statistics") && Methods.forPeople(1).contains("statistics"));
-        ContributionLayout layout = Statistics.layout(task, part("adapter.*"), DIM);
+        assertTrue(Methods.forPeople(3, new Agreement()).contains("statistics") && Methods.forPeople(1, new Agreement()).contains("statistics"));
+        ContributionLayout layout = new Statistics().layout(task, part("adapter.*"), DIM);
         Disclosure told = new Disclosure(task, layout, 7, 3);
         assertFalse(told.trains);
         assertEquals(0, told.numParameters);

@@ -22,6 +22,15 @@ public class DrawsTest {
             assertArrayEquals(drawn.at("permutation_of_33").words(), random.permutation(33));
             assertArrayEquals(drawn.at("random_after").reals(), numbers(random, 2), 0);
             assertArrayEquals(drawn.at("permutation_of_1000").words(), random.permutation(1000));
+            double[] normals = new double[40];
+            for (int n = 0; n < 40_000; n++) {
+                double normal = random.normal();
+                normals[n / 1000] = n % 1000 == 0 ? normal : normals[n / 1000];
+            }
+            assertArrayEquals(drawn.at("every_1000th_normal_of_40000").reals(), normals, 1e-14);
+            assertArrayEquals(
+                    drawn.at("permutation_of_6_by_another_word").words(),
+                    new Generator(drawn.at("seed").number(), 1).permutation(6));
         }
     }
 

@@ -23,7 +23,8 @@ public final class Practice {
                 model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
         ContributionLayout layout = Methods.layout(task, model, part);
         Told told = Told.parse(Collections.singletonList(reply), Methods.told(task), Told.mostBytes(layout));
-        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, seed, told, () -> false);
+        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, "device", seed, told,
+                        Collections.<String, Model>emptyMap(), () -> false);
         Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
         state.clear();
         state.putAll(output.state);

@@ -1,0 +1,99 @@
+package mien.client.tasks;
+
+import static org.junit.Assert.assertArrayEquals;
+import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.List;
+import mien.client.ErrorCode;
+import mien.client.Raised;
+import mien.client.Vectors;
+import mien.client.model.ModelSpec;
+import mien.client.model.ParameterPart;
+import mien.client.secagg.Coded;
+import mien.client.wire.Bytes;
+import org.junit.Test;
+
+/** What phones send and are told in each method's tasks, how it is cut, and which tasks are refused, as in Python. */
+public class MethodsTest {
+    private static Vectors file() throws Exception {
+        return Vectors.load("golden/client/methods.json");
+    }
+
+    private static TaskSpec task(Vectors given) {
+        TaskSpec task = new TaskSpec(Bytes.utf8(given.at("json").text()));
+        Methods.check(task);
+        return task;
+    }
+
+    private static ContributionLayout layout(TaskSpec task) throws Exception {
+        String json = Vectors.load("golden/client/layouts.json").at("spec_json").text();
+        ParameterPart part = ModelSpec.parse(Bytes.utf8(json)).layout.part(Collections.singletonList("mix.*"));
+        return Methods.of(task.method).layout(task, part, file().at("dim").word());
+    }
+
+    @Test
+    public void lanesArePythonsAndSoIsWhatIsCutOfThem() throws Exception {
+        Vectors tasks = file().at("tasks");
+        int cut = 0;
+        for (int i = 0; i < tasks.size(); i++) {
+            Vectors wanted = tasks.at(i);
+            String what = wanted.at("what").text();
+            TaskSpec task = task(wanted);
+            ContributionLayout layout = layout(task);
+            assertEquals(what, wanted.at("contribution_sha256").text(), layout.sha256);
+            assertEquals(what, wanted.at("contribution_size").number(), layout.size);
+            assertEquals(what, wanted.at("update_size").number(), layout.updateSize());
+            for (int k = 0; k < wanted.at("sent").size(); k++) {
+                Vectors sent = wanted.at("sent").at(k);
+                byte[] terms = sent.at("config").bytes();
+                assertEquals(what, wanted.at("l2_clip").real(), Coded.clip(terms), 1e-6);
+                assertTrue(what, Coded.isSame(task.numbers(layout, Coded.clip(terms)), terms));
+                byte[] vector = Coded.of(layout.addends(sent.at("contribution").bytes()), terms);
+                assertArrayEquals(what, sent.at("vector").bytes(), vector);
+                cut += vector[8] == 0 ? 1 : 0;
+            }
+        }
+        assertTrue("some were within their clips and some were not", cut > 0 && cut < 3 * tasks.size());
+    }
+
+    @Test
+    public void whatIsToldIsReadAndHashedAsInPython() throws Exception {
+        Vectors tasks = file().at("tasks");
+        for (int i = 0; i < tasks.size(); i++) {
+            TaskSpec task = task(tasks.at(i));
+            for (int k = 0; k < tasks.at(i).at("told").size(); k++) {
+                Vectors said = tasks.at(i).at("told").at(k);
+                List<String> names = Methods.told(task);
+                Told told =
+                        Told.parse(
+                                Collections.singletonList(said.at("reply").bytes()), names, Told.mostBytes(layout(task)));
+                assertArrayEquals(tasks.at(i).at("what").text(), said.at("words").bytes(), told.words(names));
+            }
+        }
+    }
+
+    @Test
+    public void peoplesRowsArePythons() throws Exception {
+        Vectors tasks = file().at("tasks");
+        for (int i = 0; i < tasks.size(); i++) {
+            List<String> names = new ArrayList<>();
+            Vectors rows = tasks.at(i).at("per_identity");
+            for (int k = 0; k < rows.size(); k++) {
+                names.add(rows.at(k).text());
+            }
+            assertEquals(names, Methods.perIdentity(task(tasks.at(i)).method));
+        }
+    }
+
+    @Test
+    public void whatPythonRefusesIsRefused() throws Exception {
+        Vectors refused = file().at("refused");
+        for (int i = 0; i < refused.size(); i++) {
+            byte[] json = Bytes.utf8(refused.at(i).at("json").text());
+            Raised.by(ErrorCode.CONFIG, refused.at(i).at("why").text(), () -> Methods.check(new TaskSpec(json)));
+        }
+    }
+}
