@@ -120,6 +120,12 @@ public class ParticipationTest {
 
     @Test
     public void aThreadThatComputesIsNotInterrupted() {
+        for (Event computing : new Event[] {Event.TRAINING, Event.SUMMING, Event.MEASURING, Event.MEASURED}) {
+            interruptsOnlyAfter(computing);
+        }
+    }
+
+    private static void interruptsOnlyAfter(Event computing) {
         boolean[] interrupted = new boolean[2];
         List<?>[] unmet = new List<?>[1];
         Participation[] round = new Participation[1];
@@ -127,7 +133,7 @@ public class ParticipationTest {
                 new Participation(
                         own -> {
                             Listener listener = own.watching(new Deaf());
-                            listener.on(Event.TRAINING);
+                            listener.on(computing);
                             round[0].cancel();
                             interrupted[0] = Thread.currentThread().isInterrupted();
                             unmet[0] = own.withOwn(Collections.emptyList());
@@ -137,7 +143,7 @@ public class ParticipationTest {
                             return Outcome.notNow(Participation.CANCELLED);
                         });
         round[0].run();
-        assertFalse("it asks itself", interrupted[0]);
+        assertFalse(computing + ": it asks itself", interrupted[0]);
         assertEquals(Collections.singletonList(Participation.CANCELLED), unmet[0]);
         assertTrue(interrupted[1]);
         assertFalse(Thread.interrupted());
