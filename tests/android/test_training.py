@@ -257,8 +257,9 @@ PLAIN = LocalSpec(lr=0.01, batch_size=3, steps=9)
         replace(task_of("pfm_fv", validation="off", scale=16.0), local=PLAIN),
         replace(task_of("pfm_fv", validation="off", loss="positive", margin=1.0, lr_drop_rounds=(1,)), local=PLAIN),
         replace(task_of("pfm_fv", validation="off", loss="softmax", momentum="local"), local=PLAIN),
+        replace(task_of("pfm_fv", validation="off", first_weighting="uniform", scale=16.0), local=PLAIN),
     ],
-    ids=["scaffold", "scaffold-cut", "mime", "mime-arcface", "pfm", "pfm-drops", "pfm-local"],
+    ids=["scaffold", "scaffold-cut", "mime", "mime-arcface", "pfm", "pfm-drops", "pfm-local", "pfm-alike"],
 )
 def test_rounds_of_federated_optimisers(task: TaskSpec, tmp_path: Path) -> None:
     """In the second round there are control variates, or momentum of server and classifiers."""

@@ -16,6 +16,8 @@ import mien.client.wire.Fields;
  */
 final class PfmFv extends DeviceHalf {
     private static final String MOMENTUM = "momentum";
+    private static final String IMAGES = "images";
+    private static final String ALIKE = "uniform";
     private static final String ROUND = "round";
     private static final List<String> PER_IDENTITY =
             Collections.unmodifiableList(Arrays.asList(OwnClasses.MANY, OwnClasses.VELOCITY));
@@ -63,16 +65,21 @@ final class PfmFv extends DeviceHalf {
             Methods.require(isLater, task, "options.lr_drop_rounds that do not rise");
             last = (Long) each;
         }
+        String weighing = weighing(task);
+        Methods.require(
+                weighing.equals(ALIKE) || weighing.equals(IMAGES), task, "options.first_weighting = " + weighing);
         // What validators do is for none of them to judge.
-        for (String unused : new String[] {
-            "candidates", "mixing", "epsilon", "moving", "first_weighting", "score", "score_fmr"
-        }) {
+        for (String unused : new String[] {"candidates", "mixing", "epsilon", "moving", "score", "score_fmr"}) {
             options.has(unused);
         }
     }
 
     private static List<?> drops(Fields options) {
         return options.has("lr_drop_rounds") ? options.list("lr_drop_rounds") : Collections.emptyList();
+    }
+
+    private static String weighing(TaskSpec task) {
+        return task.options.text("first_weighting", IMAGES);
     }
 
     private static double beta(TaskSpec task) {
@@ -105,6 +112,7 @@ final class PfmFv extends DeviceHalf {
             problem.objective.offset(offset);
         }
         Trained trained = job.train(faces.crops, problem.objective, local);
-        return job.output(trained, faces, problem.keptWithVelocity(trained));
+        int weight = weighing(job.task).equals(ALIKE) ? 1 : faces.crops.length;
+        return job.output(job.weight(weight), trained, problem.keptWithVelocity(trained));
     }
 }
