@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from typing import Final
 
@@ -17,8 +18,19 @@ _Replacement = str | Callable[[re.Match[str]], str]
 
 
 def _options(option: str) -> Callable[[re.Match[str]], str]:
-    """Return what writes a setting's list, matched as JSON, as one option repeated."""
-    return lambda found: " ".join(f"{option} {value}" for value in json.loads(found[1]))
+    """Return what writes a setting's list, matched as JSON, as one option repeated, and leaves what is none as it is.
+
+    Texts quote what servers say, in which such a setting may stand too; values are quoted for a shell.
+    """
+
+    def written(found: re.Match[str]) -> str:
+        try:
+            values = json.loads(found[1])
+        except (ValueError, RecursionError):
+            return found[0]
+        return " ".join(f"{option} {shlex.quote(str(value))}" for value in values)
+
+    return written
 
 
 TABLE: Final[tuple[tuple[str, _Replacement], ...]] = (

@@ -51,8 +51,8 @@ def is_name(faces: Path | None) -> bool:
 
 def names_in(root: Path) -> tuple[str, ...]:
     """Return the names that stand for faces where data sets lie in `root`, the shipped ones first."""
-    found = (path.name for path in root.iterdir() if path.is_dir() and _NAME.fullmatch(path.name))
-    return (SHIPPED, *sorted(found)) if root.is_dir() else (SHIPPED,)
+    paths = root.iterdir() if root.is_dir() else ()
+    return (SHIPPED, *sorted(path.name for path in paths if path.is_dir() and _NAME.fullmatch(path.name)))
 
 
 def find(name: str, root: Path) -> Path:

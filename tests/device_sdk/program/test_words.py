@@ -83,6 +83,8 @@ def test_what_the_table_names_exists() -> None:
             "your wish: --allow-reveal class_embeddings --allow-reveal class_moment",
         ),
         ('your wish: `participation.allow_profiles = ["honest_but_curious"]`', "--allow-profile honest_but_curious"),
+        ("task '`participation.allow_reveal = [x]`' is", "task '`participation.allow_reveal = [x]`' is"),
+        ('`participation.allow_reveal = ["a; b"]`', "--allow-reveal 'a; b'"),
         ('your wish: `participation.outside_methods = ["mine"]`', 'participation.outside_methods = ["mine"] in its'),
         ("call `Device.update()` with an invite", "run `mien-device update`"),
         (

@@ -83,6 +83,17 @@ def test_a_name_without_a_folder_of_data_sets(read: object, root: Path, monkeypa
     assert not read(Path("shipped")) or read(Path("shipped")) == {"kind": "shipped"}
 
 
+@pytest.mark.parametrize("read", [named.folder_of, faces_named])
+def test_a_folder_of_data_sets_that_is_gone(read: object, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.13 lists a folder when it is asked to, and not when its names are wanted."""
+    assert callable(read)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(list(listed(path))))
+    monkeypatch.setenv("MIEN_DATA", str(root / "gone"))
+    with pytest.raises(NotFoundError, match="there are no faces named 'own' in .*known there: shipped"):
+        read(Path("own"))
+
+
 def test_lfw_is_known_by_the_names_of_its_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = root / "lfw" / "images"
     with pytest.raises(ConfigError, match="is not LFW as its lists have it") as caught:
