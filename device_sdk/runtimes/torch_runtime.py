@@ -102,7 +102,7 @@ class TorchRuntime:
         self._parameters = frozenset(name for name, _ in self._backbone.named_parameters())
         self._splits: dict[tuple[str, ...], int] = {}
         self._micro_batch = micro_batch
-        self._losses_on = losses_on
+        self.losses_on = losses_on
         self._threads = threads
         self.precision: Precision = precision
         self._cache = FeatureCache(cache_bytes) if cache is None else cache
@@ -180,9 +180,9 @@ class TorchRuntime:
 
     def _judged(self, num_crops: int) -> Indices:
         """Return which crops the losses before and after are of."""
-        if not 0 < self._losses_on < num_crops:
+        if not 0 < self.losses_on < num_crops:
             return np.arange(num_crops)
-        return np.linspace(0, num_crops - 1, self._losses_on).astype(np.int64)
+        return np.linspace(0, num_crops - 1, self.losses_on).astype(np.int64)
 
     def _check_trainable(self, job: TrainingJob) -> None:
         """Raise for what cannot be trained, before anything is loaded."""

@@ -52,6 +52,8 @@ def why_not_in_stacks(runtime: TorchRuntime) -> str:
     """Return why a runtime's trainings cannot be stacked, in words; empty where they can."""
     if runtime.precision == "bfloat16":
         return "torch's batched programs multiply in the precision of the weights, float32, and not in bfloat16"
+    if runtime.losses_on:
+        return f"a stack's losses are of all crops, and this runtime's of {runtime.losses_on} (losses_on)"
     return ""
 
 

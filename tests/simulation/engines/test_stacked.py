@@ -81,6 +81,13 @@ def test_the_sequential_engine_names_it_too() -> None:
         SequentialEngine(TINY.runtime()).train(work(replace(TASK, method="scaffold"), cohort))
 
 
+def test_a_runtime_whose_losses_are_of_some_crops_is_refused() -> None:
+    tiny = tiny_cnn()
+    runtime = TorchRuntime(tiny.spec, tiny.layout, backbone=tiny.backbone, losses_on=3)
+    with pytest.raises(ConfigError, match=r"of 3 \(losses_on\). Use engine sequential"):
+        StackedEngine(runtime)
+
+
 @pytest.mark.parametrize("max_clients", [1, 2, 6])
 def test_chunks_change_nothing(max_clients: int) -> None:
     found = StackedEngine(TINY.runtime(), max_clients=max_clients).train(work(TASK)).total.vector

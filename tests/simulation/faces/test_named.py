@@ -90,7 +90,7 @@ def test_a_folder_of_data_sets_that_is_gone(read: object, root: Path, monkeypatc
     listed = Path.iterdir
     monkeypatch.setattr(Path, "iterdir", lambda path: iter(list(listed(path))))
     monkeypatch.setenv("MIEN_DATA", str(root / "gone"))
-    with pytest.raises(NotFoundError, match="there are no faces named 'own' in .*known there: shipped"):
+    with pytest.raises(NotFoundError, match=r"there are no faces named 'own' in .*known there: shipped"):
         read(Path("own"))
 
 
