@@ -56,7 +56,7 @@ public final class Participation implements Runnable {
         Throwable failed = null;
         try {
             ended = isCancelled() ? Outcome.notNow(CANCELLED) : round.run(this);
-        } catch (RuntimeException error) {
+        } catch (RuntimeException | Error error) { // memory that ends, too: whoever waits for the outcome is told
             failed = error;
         } finally {
             synchronized (this) {
