@@ -42,7 +42,9 @@ def log_mlflow(runs: Sequence[CollectedRun], uri: str, experiment: str) -> list[
         number = client.create_experiment(experiment) if found is None else found.experiment_id
         for run in runs:
             digest = _digest(run)
-            if there := client.search_runs([number], f"tags.`{KEY}` = '{digest}'", max_results=1):
+            # One that an export left half written is not finished, and written anew.
+            whole = f"tags.`{KEY}` = '{digest}' and attributes.status = 'FINISHED'"
+            if there := client.search_runs([number], whole, max_results=1):
                 written.append(str(there[0].info.run_id))
                 continue
             made = client.create_run(number, run_name=_name(run), tags={KEY: digest})

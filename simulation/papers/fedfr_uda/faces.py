@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import itertools
-import os
+import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -64,19 +64,21 @@ def prepared(faces: Path | None) -> tuple[Path | None, bool]:
     """
     if faces is None or not all((faces / name).is_dir() for name in REAL):
         return faces, False
-    return _linked(faces, {name.removesuffix("112"): faces / name for name in REAL}), True
+    return _linked(tuple((name.removesuffix("112"), (faces / name).resolve()) for name in REAL)), True
 
 
-def _linked(faces: Path, domains: Mapping[str, Path], fewest: int = 0) -> Path:
-    """Return a folder of links `<domain>_<name>` to everybody of several folders who has enough pictures."""
-    key = hashlib.sha256("\n".join([*domains, os.fspath(faces.resolve())]).encode()).hexdigest()[:16]
-    links = Path(tempfile.gettempdir()) / f"mien-domains-{os.getuid()}" / key
-    links.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for domain, folder in domains.items():
-        for person in sorted(path for path in folder.resolve().iterdir() if path.is_dir()):
+@functools.cache
+def _linked(folders: tuple[tuple[str, Path], ...], fewest: int = 0) -> Path:
+    """Return a folder of links `<domain>_<name>` to everybody of several folders who has enough pictures.
+
+    It is this process's own, and gone with it: a name that others know could be theirs first, and links grow stale.
+    """
+    links = Path(tempfile.mkdtemp(prefix="mien-domains-"))
+    Finalize(None, shutil.rmtree, (links,), {"ignore_errors": True}, exitpriority=0)  # in workers too, unlike atexit
+    for domain, folder in folders:
+        for person in sorted(path for path in folder.iterdir() if path.is_dir()):
             if len(list(person.iterdir())) >= fewest:
-                with contextlib.suppress(FileExistsError):
-                    (links / f"{domain}_{person.name}").symlink_to(person)
+                (links / f"{domain}_{person.name}").symlink_to(person)
     return links
 
 
@@ -98,7 +100,7 @@ def _first(faces: Path, domain: str) -> People:
 
 
 def _alone(faces: Path, domain: str) -> Path:
-    return _linked(faces, {domain: faces / SETS[domain].folder}, SETS[domain].fewest)
+    return _linked(((domain, (faces / SETS[domain].folder).resolve()),), SETS[domain].fewest)
 
 
 @functools.lru_cache(maxsize=4)

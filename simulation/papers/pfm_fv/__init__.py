@@ -148,7 +148,7 @@ def searched(
         for parts in corners
         if sum(parts) == STEPS
     ]
-    best = max(grid)
+    best = max(grid, key=lambda each: (each[0], -each[1]))
     return {
         "eer_images": by_images[1],
         "eer_validated": best[1],

@@ -120,8 +120,11 @@ public final class GraphRuntime {
         }
         double lossAfter = job.evaluate(images);
         boolean isFinite = Bytes.isFinite(job.values);
-        for (Tensor kept : job.privateTensors.values()) { // what is kept would keep the phone out of every later round
-            isFinite &= Bytes.isFinite(kept.values());
+        // What is kept would keep the phone out of every later round.
+        for (Map<String, Tensor> kept : Arrays.asList(job.privateTensors, job.privateVelocity)) {
+            for (Tensor each : kept.values()) {
+                isFinite &= Bytes.isFinite(each.values());
+            }
         }
         if (!isFinite) {
             throw new MienException(ErrorCode.NON_FINITE, "local training diverged to NaN or infinity; leave the round");
