@@ -91,6 +91,7 @@ public final class Device implements AutoCloseable {
         private final Path path;
         private KeyProvider keys;
         private IdentityKeys identityKeys;
+        private boolean isInFiles;
         private Clock clock = Clock.system();
         private Random random = new Random();
 
@@ -112,9 +113,9 @@ public final class Device implements AutoCloseable {
 
         /** Keeps all keys in private files of the home: whoever can read it can read what they seal. For JVMs without a key store. */
         public Builder keysInFiles() {
-            Folder home = new Folder(path);
-            keys = new FileKeyProvider(home.folder("keys"));
-            identityKeys = new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity"));
+            keys = null;
+            identityKeys = null;
+            isInFiles = true;
             return this;
         }
 
@@ -135,11 +136,27 @@ public final class Device implements AutoCloseable {
          * without keys, IN_USE while another program, or another device of this one, has the home open.
          */
         public Device open() {
-            if (keys == null || identityKeys == null) {
+            if (!isInFiles && (keys == null || identityKeys == null)) {
                 throw new MienException(
                         ErrorCode.CONFIG, "a device needs keys: call keys and identityKeys, or keysInFiles, before open");
             }
-            return new Device(new Folder(path), keys, identityKeys, clock, random);
+            Folder home = new Folder(path);
+            HomeLock lock = new HomeLock(home); // before any file: who has the home may be in the midst of writing one
+            boolean opened = false;
+            try {
+                KeyProvider sealing = keys == null ? new FileKeyProvider(home.folder("keys")) : keys;
+                IdentityKeys signing =
+                        identityKeys == null
+                                ? new FileIdentityKeys(new Vault(home.folder("key"), sealing, "identity"))
+                                : identityKeys;
+                Device device = new Device(home, lock, sealing, signing, clock, random);
+                opened = true;
+                return device;
+            } finally {
+                if (!opened) {
+                    lock.close();
+                }
+            }
         }
     }
 
@@ -148,28 +165,21 @@ public final class Device implements AutoCloseable {
         return new Builder(home);
     }
 
-    Device(Folder home, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
+    private Device(
+            Folder home, HomeLock lock, KeyProvider keys, IdentityKeys identityKeys, Clock clock, Random random) {
         this.home = home;
+        this.lock = lock;
         this.clock = clock;
         this.random = random;
-        lock = new HomeLock(home);
-        boolean opened = false;
-        try {
-            gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"), new Numbers(home));
-            rounds = new Vault(home.folder("rounds"), keys, "rounds");
-            attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
-            journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
-            logFiles = new LogFiles(new Vault(home.folder("log"), keys, "log"), home);
-            stayingOut = new StayingOut(home, gallery);
-            models = new ModelStore(home.folder("models"));
-            joining = new Joining(home, identityKeys, clock, random);
-            forgetWithdrawn();
-            opened = true;
-        } finally {
-            if (!opened) {
-                lock.close();
-            }
-        }
+        gallery = new Gallery(new Vault(home.folder("gallery"), keys, "gallery"), new Numbers(home));
+        rounds = new Vault(home.folder("rounds"), keys, "rounds");
+        attempts = new Attempts(new Vault(home.folder("sums"), keys, "sums"));
+        journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
+        logFiles = new LogFiles(new Vault(home.folder("log"), keys, "log"), home);
+        stayingOut = new StayingOut(home, gallery);
+        models = new ModelStore(home.folder("models"));
+        joining = new Joining(home, identityKeys, clock, random);
+        forgetWithdrawn();
     }
 
     /** Gives the home to others; this device is not used afterwards. */

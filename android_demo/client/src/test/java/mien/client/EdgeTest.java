@@ -41,7 +41,7 @@ public class EdgeTest {
         Folder keys = new Folder(temporary.getRoot().toPath().resolve("keys"));
         FileKeyProvider provider = new FileKeyProvider(keys);
         FileIdentityKeys identity = new FileIdentityKeys(new Vault(home.folder("identity"), provider, "identity"));
-        device = new Device(home, provider, identity, new Still(0), new Random(1));
+        device = Device.at(home.path("")).keys(provider).identityKeys(identity).clock(new Still(0)).random(new Random(1)).open();
         return device;
     }
 

@@ -83,7 +83,12 @@ public class LeavingTest {
         if (device != null) {
             device.close();
         }
-        return new Device(home, new Keys(home.folder("keys")), null, new Still(1000), new Random(1));
+        return Device.at(home.path(""))
+                .keysInFiles()
+                .keys(new Keys(home.folder("keys")))
+                .clock(new Still(1000))
+                .random(new Random(1))
+                .open();
     }
 
     private void fill() {

@@ -1,5 +1,6 @@
 package mien.client.store;
 
+import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.util.Random;
@@ -55,6 +56,18 @@ public class HomeLockTest {
         lock.close();
         lock.close();
         new HomeLock(home).close();
+    }
+
+    @Test
+    public void aHomeThatIsInUseIsLeftAsItIs() {
+        Folder home = home("device");
+        Device device = opened(home);
+        home.folder("key").append("identity-key", new byte[] {1}); // that device is in the midst of writing it
+        Raised.by(ErrorCode.IN_USE, "two devices", () -> opened(home));
+        assertEquals(1, home.folder("key").partSize("identity-key"));
+        device.close();
+        opened(home).close();
+        assertEquals("of a write that a stop cut short", 0, home.folder("key").partSize("identity-key"));
     }
 
     private static Device opened(Folder home) {
