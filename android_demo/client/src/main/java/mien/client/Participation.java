@@ -25,6 +25,7 @@ public final class Participation implements Runnable {
 
     private final Round round;
     private final CompletableFuture<Outcome> outcome = new CompletableFuture<>();
+    private boolean hasBegun;
     private boolean cancelled;
     private boolean isComputing;
     private Thread thread;
@@ -38,7 +39,10 @@ public final class Participation implements Runnable {
         return outcome.thenApply(ended -> ended);
     }
 
-    /** Stops as soon as a step can be left: at once while it waits for others, after a step of training else. */
+    /**
+     * Stops as soon as a step can be left: at once while it waits for others, after a step of training else. Of a phone whose
+     * vector is in, the coordinator is told first that it left, so that nobody waits for it; cancelling again ends that.
+     */
     public synchronized void cancel() {
         cancelled = true;
         if (thread != null && !isComputing) {
@@ -46,10 +50,17 @@ public final class Participation implements Runnable {
         }
     }
 
-    /** Takes part, on this thread; an error goes to {@link #outcome}, and to nobody else. */
+    /**
+     * Takes part, on this thread; an error goes to {@link #outcome}, and to nobody else but where it is the machine's own
+     * (an {@link Error}). Throws CONFIG the second time: how that ended nobody would hear.
+     */
     @Override
     public void run() {
         synchronized (this) {
+            if (hasBegun) {
+                throw new MienException(ErrorCode.CONFIG, "this try was made already; ask the device for another participation");
+            }
+            hasBegun = true;
             thread = Thread.currentThread();
         }
         Outcome ended = null;
@@ -58,6 +69,9 @@ public final class Participation implements Runnable {
             ended = isCancelled() ? Outcome.notNow(CANCELLED) : round.run(this);
         } catch (RuntimeException | Error error) { // memory that ends, too: whoever waits for the outcome is told
             failed = error;
+        } catch (Error error) {
+            outcome.completeExceptionally(error); // whoever waits for it would wait for good
+            throw error;
         } finally {
             synchronized (this) {
                 thread = null;
@@ -93,6 +107,9 @@ public final class Participation implements Runnable {
             public void on(Event event) {
                 synchronized (Participation.this) {
                     isComputing = event.isComputing();
+                    if (cancelled && !isComputing) {
+                        Thread.currentThread().interrupt(); // cancelled while it computed, and about to wait
+                    }
                 }
                 told.on(event);
             }

@@ -168,6 +168,50 @@ public class ParticipationTest {
     }
 
     @Test
+    public void whatIsCancelledWhileItComputesStopsWhereItWouldWait() {
+        boolean[] interrupted = new boolean[1];
+        Participation[] round = new Participation[1];
+        round[0] =
+                new Participation(
+                        own -> {
+                            Listener listener = own.watching(new Deaf());
+                            listener.on(Event.TRAINED);
+                            round[0].cancel();
+                            listener.on(Event.REPORTED);
+                            interrupted[0] = Thread.currentThread().isInterrupted();
+                            return Outcome.notNow(Participation.CANCELLED);
+                        });
+        round[0].run();
+        assertTrue("nobody asks it again until the next stage", interrupted[0]);
+        assertFalse(Thread.interrupted());
+    }
+
+    @Test
+    public void whoeverWaitsHearsOfWhatNobodyForesaw() {
+        Participation round =
+                new Participation(
+                        own -> {
+                            throw new NoClassDefFoundError("shrunk away");
+                        });
+        try {
+            round.run();
+            throw new AssertionError("hidden from the thread");
+        } catch (NoClassDefFoundError error) {
+            assertTrue(round.outcome().isCompletedExceptionally());
+        }
+    }
+
+    @Test
+    public void itRunsOnce() {
+        AtomicInteger numRounds = new AtomicInteger();
+        Participation round = new Participation(own -> Outcome.notNow("time " + numRounds.incrementAndGet()));
+        round.run();
+        Raised.by(ErrorCode.CONFIG, "a second time", round::run);
+        assertEquals("time 1", round.outcome().join().reason);
+        assertEquals(1, numRounds.get());
+    }
+
+    @Test
     public void aHomeNeedsKeys() {
         Raised.by(ErrorCode.CONFIG, "keysInFiles", () -> Device.at(temporary.getRoot().toPath()).open());
         Raised.by(ErrorCode.IN_USE, "another program", () -> Device.at(temporary.getRoot().toPath()).keysInFiles().open());
