@@ -107,7 +107,7 @@ def test_a_phone_that_is_stopped_counts_and_keeps_nobody_waiting(
             assert (status["pending"], status["num_private_sums"]) == ("", 1)
 
 
-@pytest.mark.parametrize("at", ["reported", "uploaded"])
+@pytest.mark.parametrize("at", ["reported", "uploaded", "consistency"])
 def test_a_phone_that_is_cancelled_goes_on_later(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
@@ -119,6 +119,8 @@ def test_a_phone_that_is_cancelled_goes_on_later(
                 pass
             assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "cancelled")
             assert phone.do("status")["pending"] == "round 1"
+            if at != "reported":
+                assert all(counted(each.result()) for each in told), "it is in the sum, and said that it cannot help"
             again = take_part(phone)
             assert again["words"][0] == "resumed"
             assert counted(again)

@@ -523,6 +523,11 @@ public final class Participant {
                         ended[0] = on(pending, part, event, counts, countedBefore);
                         return ended[0] != null;
                     });
+        } catch (MienException error) {
+            if (error.code() == ErrorCode.CANCELLED && counts[0] && !countedBefore) {
+                tellKeysEnd(pending.ref, part);
+            }
+            throw error;
         } finally {
             part.forget();
         }
@@ -595,9 +600,8 @@ public final class Participant {
     /** Leaves a round in which the phone may not go on; what was not begun, and what counts, goes on the next time. */
     private Outcome stopped(Pending pending, MaskedPart part, boolean counts, List<String> unmet) {
         String missing = String.join(", ", unmet);
-        if (counts && !part.hasHelped()) {
-            // Its keys end with this call: nobody is to wait for its help in uncovering the sum.
-            tellLeft(pending.ref, ErrorCode.LATE);
+        if (counts) {
+            tellKeysEnd(pending.ref, part);
         }
         if (counts || !attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
             return Outcome.notNow(missing);
@@ -605,6 +609,13 @@ public final class Participant {
         return refuse(
                 pending.ref,
                 new MienException(ErrorCode.LATE, "the phone may not go on now (" + missing + "); nothing is lost"));
+    }
+
+    /** The keys end with this call: nobody is to wait for this phone's help in uncovering the sum. */
+    private void tellKeysEnd(RoundRef ref, MaskedPart part) {
+        if (!part.hasHelped()) {
+            tellLeft(ref, ErrorCode.LATE);
+        }
     }
 
     private void requireMayGoOn(Pending pending) {
@@ -659,8 +670,12 @@ public final class Participant {
         return Outcome.of(kind, ref, error.code().code(), error.getMessage());
     }
 
-    /** Tells the coordinator not to wait for this device; if it cannot be told, the round's deadline tells it. */
+    /**
+     * Tells the coordinator not to wait for this device; if it cannot be told, the round's deadline tells it. It is told on
+     * a thread that is being stopped, too, which stays interrupted; another interrupt ends the telling.
+     */
     private void tellLeft(RoundRef ref, ErrorCode code) {
+        boolean interrupted = Thread.interrupted();
         try {
             client.leave(ref, code);
         } catch (MienException unheard) {
@@ -668,6 +683,10 @@ public final class Participant {
                 throw unheard;
             }
             listener.on(Event.LEAVE_UNHEARD);
+        } finally {
+            if (interrupted) {
+                Thread.currentThread().interrupt();
+            }
         }
     }
 }
