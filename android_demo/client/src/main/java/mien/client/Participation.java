@@ -67,10 +67,10 @@ public final class Participation implements Runnable {
         Throwable failed = null;
         try {
             ended = isCancelled() ? Outcome.notNow(CANCELLED) : round.run(this);
-        } catch (RuntimeException | Error error) { // memory that ends, too: whoever waits for the outcome is told
+        } catch (RuntimeException error) {
             failed = error;
-        } catch (Error error) {
-            outcome.completeExceptionally(error); // whoever waits for it would wait for good
+        } catch (Error error) { // memory that ended, or code that was shrunk away: whoever waits would wait for good
+            outcome.completeExceptionally(error);
             throw error;
         } finally {
             synchronized (this) {

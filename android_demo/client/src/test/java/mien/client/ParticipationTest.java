@@ -119,24 +119,6 @@ public class ParticipationTest {
     }
 
     @Test
-    public void memoryThatEndsLeavesNobodyWaiting() {
-        OutOfMemoryError ended = new OutOfMemoryError("of a test");
-        Participation round =
-                new Participation(
-                        own -> {
-                            throw ended;
-                        });
-        round.run();
-        try {
-            round.outcome().getNow(null);
-        } catch (CompletionException error) {
-            assertSame(ended, error.getCause());
-            return;
-        }
-        throw new AssertionError("nobody was told that it ended");
-    }
-
-    @Test
     public void aThreadThatComputesIsNotInterrupted() {
         for (Event computing : new Event[] {Event.TRAINING, Event.SUMMING, Event.MEASURING, Event.MEASURED}) {
             interruptsOnlyAfter(computing);
