@@ -13,6 +13,7 @@ Suffixes of tensors: C clients, B batch, N images, P elements of the trained par
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
@@ -34,7 +35,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods.base import Objective, Trained, TrainingJob
 from mien.objectives.heads import l2_normalise
 from simulation.engines.base import Intake, RoundResult, RoundWork, named_client, on_read_only_model
-from simulation.engines.batched import BatchedEngine, Device, Embedder, Rows, room_bytes, trained_parameters
+from simulation.engines.batched import BatchedEngine, Device, Embedder, Indices, Rows, room_bytes, trained_parameters
 from simulation.engines.linear_maps import LinearMaps, Looks, OuterProducts, Step
 
 MEMORY_BYTES: Final = 256 * 2**20
@@ -532,16 +533,33 @@ class Bank:
         ]
         return self._features[torch.from_numpy(np.concatenate(places)).to(self._device)]
 
+    @functools.cached_property
+    def _numbers(self) -> list[Indices]:
+        """Each member's numbers of its images as they are and mirrored, (2, N); -1 of those that no batch mirrors.
+
+        Features that are remembered of earlier rounds have none: a sum over more rows, all of them zero, is rounded in
+        another way, and a run that was resumed, which remembers nothing, would end at another model.
+        """
+        numbers = []
+        for member in self._members:
+            number_2N = np.full((2, member.num_images), -1)
+            number_2N[0] = np.arange(member.num_images)
+            mirrored = [batch.indices[batch.flipped] for batch in member.batches]
+            found = np.unique(np.concatenate([np.empty(0, np.int64), *mirrored]))
+            number_2N[1, found] = member.num_images + np.arange(len(found))
+            numbers.append(number_2N)
+        return numbers
+
     @property
     def num_rows(self) -> int:
-        """Number of images of the member that has most, with those that are mirrored."""
-        return max(len(member.rows.features) for member in self._members)
+        """Number of images of the member that has most, with those that its batches mirror."""
+        return max(int(number_2N.max(initial=-1)) + 1 for number_2N in self._numbers)
 
     def places(self, chosen: Sequence[Chosen]) -> Tensor:
         """Return the numbers of chosen images among each member's own, (C, B), as `num_rows` counts them."""
         places = [
-            member.rows.place[flipped.astype(np.int64), indices]
-            for member, (indices, flipped) in zip(self._members, chosen, strict=True)
+            number_2N[flipped.astype(np.int64), indices]
+            for number_2N, (indices, flipped) in zip(self._numbers, chosen, strict=True)
         ]
         flat = torch.from_numpy(np.concatenate(places)).to(self._device)
         return padded(flat, [len(each) for each in places])

@@ -208,7 +208,7 @@ def test_lists_of_graphs_that_do_not_fit_are_refused(
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"device_sdk\.export MODEL"):
+    with pytest.raises(NotFoundError, match=r"`device_sdk\.export` writes some"):
         GraphFolder.open(tmp_path, TINY.spec, TINY.layout)
     folder = GraphFolder.open(FOLDER, TINY.spec, TINY.layout)
     with pytest.raises(NotFoundError, match=r"trains mix\.0\.bias with objective softmax"):

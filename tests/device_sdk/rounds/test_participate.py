@@ -563,7 +563,7 @@ def test_a_source_is_not_for_methods_over_one_person(bench: Bench) -> None:
     source = SourceFaces("1" * 64, noise_crops(7), np.zeros(3, np.int64))
     bench.participant = replace(bench.participant, source=source, agreement=replace(PLAIN, allow_reveal=SHOWN.reveals))
     bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
-    refusal(bench, ConfigError, "--source is for methods over many identities")
+    refusal(bench, ConfigError, "`source` is for methods over many identities")
     bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="Owner"))
     refusal(bench, ConfigError, "--person and --source")
 

@@ -548,7 +548,10 @@ def test_consent_withdrawn_in_the_middle_of_a_sum_keeps_the_update_here(bench: B
 
 @pytest.mark.parametrize(
     ("task", "words"),
-    [(TASK, "--allow-plain-sums"), (CURIOUS, "--allow-profile honest_but_curious")],
+    [
+        (TASK, "participation.allow_plain_sums = true"),
+        (CURIOUS, 'participation.allow_profiles = ["honest_but_curious"]'),
+    ],
     ids=["plain sums", "honest but curious"],
 )
 def test_less_than_full_secure_aggregation_is_refused_by_default(bench: Bench, task: TaskSpec, words: str) -> None:
