@@ -565,7 +565,7 @@ def test_a_source_is_not_for_methods_over_one_person(bench: Bench) -> None:
     bench.script.check_in = lambda: assignment(changed(method="fedface", privacy=SHOWN))
     refusal(bench, ConfigError, "`source` is for methods over many identities")
     bench.participant = replace(bench.participant, agreement=replace(PLAIN, person="Owner"))
-    refusal(bench, ConfigError, "--person and --source")
+    refusal(bench, ConfigError, "`participation.person` and `source` say two things")
 
 
 @pytest.mark.parametrize("withdraw", [Gallery.remove, partial(Gallery.set_consent, granted_unix_s=None)])
