@@ -82,6 +82,8 @@ def run(
             sys.exit(code)
         except MienError as error:
             fail(error, as_json=json_errors, wording=wording)
+        except ModuleNotFoundError as error:  # where a command loads what it needs
+            exits.fail_without(error)
         except RecursionError:
             fail(ConfigError("a file is nested too deeply to be what it should be; correct it"), as_json=json_errors)
         except OSError as error:

@@ -19,6 +19,9 @@ from mien.errors import TABLE, MissingDependencyError
 
 _OWN: Final = ("mien", "coordinator", "device_sdk", "simulation")
 
+_EXTRAS: Final[list[str]] = []
+"""The extra that brings the packages of the program that `start` runs, once it does."""
+
 EXIT_FAULT: Final = 70
 """Exit code of a fault of the program itself, whose traceback is on stderr (EX_SOFTWARE of sysexits.h)."""
 
@@ -36,19 +39,23 @@ def start(module: str, *, extra: str = "") -> NoReturn:
     """
     # typer reads options by pydantic, which would look through every installed package for plug-ins of its own.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    _EXTRAS.append(extra)
     with faults_end_apart():
         try:
             importlib.import_module(module).main()
-        except ModuleNotFoundError as error:  # at the start, or where a command loads what it needs
-            package = (error.name or "").partition(".")[0]
-            if not extra or package in ("", *_OWN):
-                raise
-            _fail_without(package, extra)
+        except ModuleNotFoundError as error:
+            fail_without(error)
     sys.exit(0)
 
 
-def _fail_without(package: str, extra: str) -> NoReturn:
-    """End with one sentence on stderr, as `mien.shell.cli.fail` would: what that prints with may be what is missing."""
+def fail_without(error: ModuleNotFoundError) -> NoReturn:
+    """End for want of a package with one sentence on stderr; raises the error itself where no extra brings it.
+
+    Not by `mien.shell.cli.fail`: what that prints with may be what is missing.
+    """
+    package, extra = (error.name or "").partition(".")[0], _EXTRAS[-1] if _EXTRAS else ""
+    if not extra or package in ("", *_OWN):
+        raise error
     lacks = MissingDependencyError(
         f"{Path(sys.argv[0]).name} needs {package}, which is not installed; run: "
         f"pip install '.[{extra}]' in Mien's folder"

@@ -166,6 +166,14 @@ def test_a_program_without_its_packages_says_what_to_install(name: str, extra: s
     assert err.startswith("{") == bool(words)
 
 
+def test_what_a_command_loads_and_is_not_there_is_named_too() -> None:
+    lacking = f"import sys; sys.modules['scipy'] = None; {PROGRAMS['mien-sim']}; main()"
+    code, out, err = ended("reproduce", "fedface", "--quick", program=lacking)
+    assert (code, out) == (TABLE[MissingDependencyError].exit_code, "")
+    assert "needs scipy, which is not installed; run: pip install '.[simulation]' in Mien's folder" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
 def test_no_program_looks_for_plugins_of_others(name: str) -> None:
     refused = "import importlib.metadata; importlib.metadata.entry_points = lambda **_: sys.exit('looked')"
