@@ -66,5 +66,6 @@ def fedavg(model: nn.Module, faces: dict[str, Crops]) -> nn.Module:
 
 
 if __name__ == "__main__":
-    own = {name: float(embed(fedavg(recogniser(), phones()), crops).mean(0).norm()) for name, crops in phones().items()}
+    trained = fedavg(recogniser(), phones())
+    own = {name: float(embed(trained, crops).detach().mean(0).norm()) for name, crops in phones().items()}
     print("length of each phone's mean embedding after training (1: all alike):", own)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,12 @@ def folder_option(name: str, *default: Any) -> Any:
 
     variable = f"MIEN_{name.upper()}_HOME"
     return typer.Option(*default, "--home", envvar=variable, help=f"The {name}'s folder.", default_factory=usual)
+
+
+def home_flag(home: Path) -> str:
+    """Return what a command that is told to type next needs to find a coordinator's folder; empty where nothing."""
+    usual = Path(os.environ.get("MIEN_COORDINATOR_HOME") or _data_folder() / "coordinator")
+    return "" if home == usual else f" --home {shlex.quote(os.fspath(home))}"
 
 
 def _usual_operator() -> Path:

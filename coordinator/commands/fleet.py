@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, fields
+from coordinator.commands.common import Home, Json, ask, fields, home_flag
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
 from mien.format import moment
@@ -88,8 +88,9 @@ def evaluate(
         fields(status, "task_id", "name", "model_id", "state"),
         as_json=as_json,
         human=lambda: say(
-            f"Task {status.task_id} asks phones. Follow it: mien-coordinator task watch {status.name}; then "
-            f"mien-coordinator fleet show {status.model_id[:12]}"
+            f"Task {status.task_id} asks phones. Follow it: "
+            f"mien-coordinator task watch {status.name}{home_flag(home)}; then "
+            f" mien-coordinator fleet show {status.model_id[:12]}{home_flag(home)}"
         ),
     )
 

@@ -12,7 +12,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, now
+from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, now
 from coordinator.commands.tables import Column, listing
 from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.format import gathered
@@ -84,7 +84,8 @@ def submit(
         result,
         as_json=as_json,
         human=lambda: say(
-            f"Task {status.task_id} is {status.state}. Follow it: mien-coordinator task watch {task.name}"
+            f"Task {status.task_id} is {status.state}. Follow it: "
+            f"mien-coordinator task watch {task.name}{home_flag(home)}"
         ),
     )
 

@@ -20,7 +20,11 @@ from simulation.runs.experiment import Experiment, Failure, Results, read_result
 
 NUM_SEEDS: Final = 3
 MAX_SEEDS: Final = 1000
-TOY: Final = "At a toy scale nothing that the paper claims is judged; measure without --quick for that."
+TOY: Final = (
+    "A toy scale, which shows only that everything runs: few people, rounds and steps, and, unless a folder was named, "
+    "the rendered faces that come with the package, also where title and source tell of others. Nothing that the paper "
+    "claims is judged, and what whole runs have found is left out; measure without --quick for both."
+)
 STATE: Final = "study.json"
 MAX_STATE_BYTES: Final = 1 << 20
 
@@ -107,12 +111,15 @@ class Options:
     def study(self) -> Experiment:
         """Return the study that these options name; raises ConfigError naming the nearest known experiment.
 
-        At a toy scale nothing is judged: it has no claims.
+        At a toy scale nothing is judged: it has no claims, and no notes, which tell of whole runs.
         """
         module = importlib.import_module(f"simulation.papers.{known(self.experiment)}")
         make: Callable[..., Experiment] = module.study
         study = make(quick=self.quick, faces=Path(self.faces) if self.faces else None)
-        return dataclasses.replace(study, claims=(), notes=(*study.notes, TOY)) if self.quick else study
+        if not self.quick:
+            return study
+        tables = tuple(dataclasses.replace(table, note="") for table in study.tables)
+        return dataclasses.replace(study, claims=(), notes=(TOY,), tables=tables)
 
 
 def known(name: str) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from coordinator.commands.common import find_task
+from coordinator.commands.common import find_task, home_flag
 from mien.errors import ConfigError, NotFoundError
 from mien.protocol.v1 import operator_pb2
 
@@ -58,3 +59,14 @@ def test_asking_a_server_loads_nothing_that_computes_or_stores(asks: str) -> Non
     code = f"import sys, coordinator.commands.cli, coordinator.{asks}; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_command_to_type_next_names_the_folder_where_it_is_not_the_usual_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("MIEN_COORDINATOR_HOME", raising=False)
+    assert home_flag(tmp_path / "mien" / "coordinator") == ""
+    assert home_flag(Path("a fleet/coordinator")) == " --home 'a fleet/coordinator'"
+    monkeypatch.setenv("MIEN_COORDINATOR_HOME", "fleet/coordinator")
+    assert home_flag(Path("fleet/coordinator")) == ""
