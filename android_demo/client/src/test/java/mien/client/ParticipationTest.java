@@ -57,6 +57,16 @@ public class ParticipationTest {
         public void on(Event event) {}
     }
 
+    /** Waits as Clock.system() does, which is not there for tests on recovered code (tools/dex_roundtrip). */
+    private static void sleepADay() {
+        try {
+            Thread.sleep(A_DAY_MS);
+        } catch (InterruptedException error) {
+            Thread.currentThread().interrupt();
+            throw MienException.cancelled(error);
+        }
+    }
+
     /** Returns a round whose conditions wait, as a call of the network would, the first time that they are asked. */
     private Participation waiting(CountDownLatch waits) {
         AtomicInteger numAsked = new AtomicInteger();
@@ -64,7 +74,7 @@ public class ParticipationTest {
                 () -> {
                     if (numAsked.getAndIncrement() == 0) {
                         waits.countDown();
-                        Clock.system().sleep(A_DAY_MS);
+                        sleepADay();
                     }
                     return Collections.emptyList();
                 };

@@ -3,7 +3,6 @@ package mien.client.model;
 import java.nio.ByteBuffer;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.stream.IntStream;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.wire.Safetensors;
@@ -29,7 +28,7 @@ public final class PublicShard {
 
     /** Returns the numbers of all crops. */
     public int[] everyCrop() {
-        return IntStream.range(0, labels.length).toArray();
+        return Indices.upTo(labels.length);
     }
 
     /** Returns a copy of a crop; the others stay in their file. */

@@ -3,9 +3,9 @@ package mien.client.people;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
-import java.util.stream.IntStream;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.model.Indices;
 import mien.client.train.Generator;
 
 /**
@@ -57,7 +57,7 @@ final class Judgement {
         }
 
         Faces of(boolean[] people, boolean wanted) {
-            int[] places = IntStream.range(0, labels.length).filter(i -> people[labels[i]] == wanted).toArray();
+            int[] places = Indices.where(labels.length, i -> people[labels[i]] == wanted);
             float[][] some = new float[places.length][];
             int[] whose = new int[places.length];
             for (int i = 0; i < places.length; i++) {
@@ -103,7 +103,7 @@ final class Judgement {
             for (int i = 0; i < person.length; i++) {
                 isFalse[person[i]] |= personal[i] >= value;
             }
-            numFalse = (int) IntStream.range(0, isFalse.length).filter(i -> isFalse[i]).count();
+            numFalse = Indices.where(isFalse.length, i -> isFalse[i]).length;
             numPublic = people.length;
         }
     }
@@ -211,7 +211,7 @@ final class Judgement {
 
     /** Returns the pictures that are left out in a turn, or the others. */
     private static Faces some(Faces all, int[] rank, int turns, int turn, boolean isOut) {
-        int[] places = IntStream.range(0, rank.length).filter(i -> rank[i] % turns == turn == isOut).toArray();
+        int[] places = Indices.where(rank.length, i -> rank[i] % turns == turn == isOut);
         float[][] unit = new float[places.length][];
         int[] labels = new int[places.length];
         for (int i = 0; i < places.length; i++) {
@@ -222,10 +222,12 @@ final class Judgement {
     }
 
     private static float[][] person(Faces all, int label) {
-        return IntStream.range(0, all.labels.length)
-                .filter(i -> all.labels[i] == label)
-                .mapToObj(i -> all.unit[i])
-                .toArray(float[][]::new);
+        int[] places = Indices.where(all.labels.length, i -> all.labels[i] == label);
+        float[][] own = new float[places.length][];
+        for (int i = 0; i < places.length; i++) {
+            own[i] = all.unit[places[i]];
+        }
+        return own;
     }
 
     /** Returns the mean of one person's embeddings, at length 1. */

@@ -6,9 +6,9 @@ import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.stream.IntStream;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.model.Indices;
 import mien.client.model.ParameterPart;
 import mien.client.model.Parameters;
 import mien.client.model.PublicShard;
@@ -151,7 +151,7 @@ final class Evaluation extends DeviceHalf {
     static int[] chosen(TaskSpec task, int count) {
         long most = publicImages(task);
         return most == 0 || most >= count
-                ? IntStream.range(0, count).toArray()
+                ? Indices.upTo(count)
                 : new Generator(task.seed).choice(count, (int) most);
     }
 
