@@ -10,8 +10,6 @@ import java.util.EnumSet;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
-import mien.client.model.ModelSpec;
-import mien.client.model.ParameterPart;
 import mien.client.secagg.Profile;
 import mien.client.train.Rows;
 import mien.client.train.Tensor;
@@ -26,16 +24,8 @@ public class EvaluationTest {
         return Vectors.load("golden/client/evaluation.json");
     }
 
-    private static TaskSpec task(Vectors given) {
-        TaskSpec task = new TaskSpec(Bytes.utf8(given.at("json").text()));
-        Methods.check(task);
-        return task;
-    }
-
     private static ContributionLayout layout(TaskSpec task) throws Exception {
-        String json = Vectors.load("golden/client/layouts.json").at("spec_json").text();
-        ParameterPart part = ModelSpec.parse(Bytes.utf8(json)).layout.part(Collections.singletonList("mix.*"));
-        return Methods.of(task.method).layout(task, part, DIM);
+        return Given.layout(task, DIM);
     }
 
     private static float[][] rows(Vectors hex) {
@@ -56,7 +46,7 @@ public class EvaluationTest {
         Vectors phones = file().at("phones");
         for (int i = 0; i < phones.size(); i++) {
             Vectors phone = phones.at(i);
-            TaskSpec task = task(phone);
+            TaskSpec task = Given.task(phone);
             float[][][] everybody = models(phone.at("public"));
             int[] chosen = Evaluation.chosen(task, everybody[0].length);
             for (int model = 0; model < everybody.length; model++) {
@@ -76,8 +66,8 @@ public class EvaluationTest {
     @Test
     public void lanesArePythonsOfOneModelAndOfTwo() throws Exception {
         Vectors contributions = file().at("contributions");
-        TaskSpec alone = task(file().at("phones").at(0));
-        TaskSpec paired = task(file().at("phones").at(5));
+        TaskSpec alone = Given.task(file().at("phones").at(0));
+        TaskSpec paired = Given.task(file().at("phones").at(5));
         assertEquals(contributions.at("alone").at("sha256").text(), layout(alone).sha256);
         assertEquals(contributions.at("alone").at("size").number(), layout(alone).size);
         assertEquals(contributions.at("paired").at("sha256").text(), layout(paired).sha256);
@@ -99,7 +89,7 @@ public class EvaluationTest {
 
     @Test
     public void nothingIsTrainedAndAnOwnerMaySayNo() throws Exception {
-        TaskSpec task = task(file().at("phones").at(0));
+        TaskSpec task = Given.task(file().at("phones").at(0));
         assertFalse(task.trains());
         assertTrue(task.measures());
         Disclosure told = new Disclosure(task, layout(task), 3, 1);

@@ -10,8 +10,6 @@ import java.util.List;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
-import mien.client.model.ModelSpec;
-import mien.client.model.ParameterPart;
 import mien.client.secagg.Coded;
 import mien.client.wire.Bytes;
 import org.junit.Test;
@@ -22,16 +20,8 @@ public class MethodsTest {
         return Vectors.load("golden/client/methods.json");
     }
 
-    private static TaskSpec task(Vectors given) {
-        TaskSpec task = new TaskSpec(Bytes.utf8(given.at("json").text()));
-        Methods.check(task);
-        return task;
-    }
-
     private static ContributionLayout layout(TaskSpec task) throws Exception {
-        String json = Vectors.load("golden/client/layouts.json").at("spec_json").text();
-        ParameterPart part = ModelSpec.parse(Bytes.utf8(json)).layout.part(Collections.singletonList("mix.*"));
-        return Methods.of(task.method).layout(task, part, file().at("dim").word());
+        return Given.layout(task, file().at("dim").word());
     }
 
     @Test
@@ -41,7 +31,7 @@ public class MethodsTest {
         for (int i = 0; i < tasks.size(); i++) {
             Vectors wanted = tasks.at(i);
             String what = wanted.at("what").text();
-            TaskSpec task = task(wanted);
+            TaskSpec task = Given.task(wanted);
             ContributionLayout layout = layout(task);
             assertEquals(what, wanted.at("contribution_sha256").text(), layout.sha256);
             assertEquals(what, wanted.at("contribution_size").number(), layout.size);
@@ -63,7 +53,7 @@ public class MethodsTest {
     public void whatIsToldIsReadAndHashedAsInPython() throws Exception {
         Vectors tasks = file().at("tasks");
         for (int i = 0; i < tasks.size(); i++) {
-            TaskSpec task = task(tasks.at(i));
+            TaskSpec task = Given.task(tasks.at(i));
             for (int k = 0; k < tasks.at(i).at("told").size(); k++) {
                 Vectors said = tasks.at(i).at("told").at(k);
                 List<String> names = Methods.told(task);
@@ -84,7 +74,7 @@ public class MethodsTest {
             for (int k = 0; k < rows.size(); k++) {
                 names.add(rows.at(k).text());
             }
-            assertEquals(names, Methods.perIdentity(task(tasks.at(i)).method));
+            assertEquals(names, Methods.perIdentity(Given.task(tasks.at(i)).method));
         }
     }
 
