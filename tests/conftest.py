@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.helpers import forget_outside_methods
 from tests.servers import postgres, s3
 from tests.servers.postgres import PostgresServer
 from tests.servers.s3 import S3Server
@@ -46,6 +47,16 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of every later search for garbage: torch alone is a million objects."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def _methods_stay_in_their_test() -> Iterator[None]:
+    """Forget the methods from outside that a test entered, itself or by a program that ran in this process.
+
+    Which tests share a process depends on how fast each ends; a later one may ask for every known method.
+    """
+    yield
+    forget_outside_methods()
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,3 +38,13 @@ async def raised(call: Any) -> MienError:
 def is_root() -> bool:
     """Return whether this process may mount file systems."""
     return os.geteuid() == 0
+
+
+def forget_outside_methods() -> None:
+    """Let this process know Mien's own methods only, as one that begins; imports nothing."""
+    if registry := sys.modules.get("mien.methods.registry"):
+        for name in registry.METHODS.keys() - registry._own_names:
+            del registry._known[name]
+        registry._broken.clear()
+    if specs := sys.modules.get("simulation.runs.spec"):
+        specs._ENTERED.clear()

@@ -21,10 +21,10 @@ TASK = tiny_task("adam", "people", method="fedadam")
 
 
 @pytest.fixture
-def fedadam(monkeypatch: pytest.MonkeyPatch) -> Method:
+def fedadam() -> Method:
     """Return the method, entered in this process, in which fake devices make their contributions."""
     method: Method = example("my_method").FEDADAM
-    monkeypatch.setitem(registry._known, method.name, method)
+    registry.enter(method)
     return method
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,16 +25,6 @@ def installed(folder: Path, points: str) -> Path:
     return folder
 
 
-@pytest.fixture
-def _restored() -> Iterator[None]:
-    known, broken = dict(registry._known), dict(registry._broken)
-    yield
-    for now, before in ((registry._known, known), (registry._broken, broken)):
-        now.clear()
-        now.update(before)
-
-
-@pytest.mark.usefixtures("_restored")
 class TestInOneProcess:
     def test_a_method_is_entered_once_and_is_outside(self) -> None:
         method = example("my_method").FEDADAM

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,12 @@ import pytest
 from mien.errors import ConfigError, NotFoundError
 from mien.methods import registry
 from simulation.pages.run_page import write_run
-from simulation.runs import spec as specs
 from simulation.runs.grid import load_sweep, run_sweep
 from simulation.runs.records import RunFolder
 from simulation.runs.run import run_experiment
 from simulation.runs.spec import load
 from tests.examples.by_path import EXAMPLES
+from tests.helpers import forget_outside_methods
 
 TOML = """
 name = "mine"
@@ -45,21 +44,7 @@ replicates = 100
 
 
 @pytest.fixture
-def forget() -> Iterator[object]:
-    """Forget, afterwards and when called, the methods that tests entered."""
-    known = dict(registry._known)
-
-    def back() -> None:
-        registry._known.clear()
-        registry._known.update(known)
-        specs._ENTERED.clear()
-
-    yield back
-    back()
-
-
-@pytest.fixture
-def experiment(tmp_path: Path, forget: object) -> Path:
+def experiment(tmp_path: Path) -> Path:
     """Return an experiment whose method lies beside it."""
     (tmp_path / "mine.py").write_text((EXAMPLES / "my_method.py").read_text(encoding="utf-8"), encoding="utf-8")
     (tmp_path / "mine.toml").write_text(TOML)
@@ -70,14 +55,13 @@ def quiet(_text: str) -> None:
     """Say nothing."""
 
 
-def test_it_runs_and_its_records_are_read_without_its_code(experiment: Path, forget: object) -> None:
+def test_it_runs_and_its_records_are_read_without_its_code(experiment: Path) -> None:
     spec = load(experiment)
     assert spec.task.method == "fedadam"
     out = experiment.parent / "out"
     run_experiment(spec, out, experiment.parent, tell=quiet)
     experiment.with_name("mine.py").unlink()
-    assert callable(forget)
-    forget()
+    forget_outside_methods()
     kept = RunFolder(out).spec()
     assert len(RunFolder(out).records()) == 1
     assert kept == spec
@@ -85,10 +69,9 @@ def test_it_runs_and_its_records_are_read_without_its_code(experiment: Path, for
     assert "fedadam" not in registry.METHODS
 
 
-def test_a_run_does_not_go_on_with_changed_code(experiment: Path, forget: object) -> None:
+def test_a_run_does_not_go_on_with_changed_code(experiment: Path) -> None:
     spec = load(experiment)
-    assert callable(forget)
-    forget()
+    forget_outside_methods()
     with experiment.with_name("mine.py").open("a") as file:
         file.write("# another thought\n")
     assert spec.code is not None
