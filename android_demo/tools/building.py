@@ -90,6 +90,16 @@ def dex(source: list[str], beside: list[str], *more_rules: str) -> Path:
     return OUT / "classes.dex"
 
 
+def junit(what: str, start: list[object], classpath: list[str]) -> str:
+    """Run the client's unit tests by a Java that starts so; returns JUnit's count of those that passed."""
+    libraries = [str(jar) for name in ("junit-*", "hamcrest-*") for jar in sorted(JARS.glob(f"{name}.jar"))]
+    root = DEMO / "client" / "src" / "test" / "java"
+    tests = [".".join(path.relative_to(root).with_suffix("").parts) for path in sorted(root.rglob("*Test.java"))]
+    options = ("-Xmx1g", f"-Dmien.tests={DEMO.parent / 'tests'}", "-cp", ":".join([*classpath, *libraries]))
+    told = run(what, *start, *options, "org.junit.runner.JUnitCore", *tests)
+    return next(line for line in told.splitlines() if line.startswith("OK"))
+
+
 def services(jars: list[str]) -> dict[str, bytes]:
     """Return what libraries look up by name (META-INF/services), merged over jars; classes that were shrunk away are
     left out. ProGuard keeps the first jar's list alone.

@@ -42,11 +42,13 @@ if _REASON := why_not():
     pytest.skip(_REASON, allow_module_level=True)
 
 
-def command(main: str, *arguments: object, memory: Sequence[str] = ("-Xmx256m",)) -> list[str]:
-    """Return how a class of the e2e module is run, and with which limits of memory."""
+def command(
+    main: str, *arguments: object, memory: Sequence[str] = ("-Xmx256m",), java: Sequence[str] = ("java",)
+) -> list[str]:
+    """Return how a class of the e2e module is run, with which limits of memory, and by which Java."""
     classpath = _own_classpath() or f"{_CLASSES}:{_CLASSPATH.read_text()}"
     return [
-        "java",
+        *java,
         *memory,
         "-XX:TieredStopAtLevel=1",
         "-XX:+UseSerialGC",
@@ -64,11 +66,11 @@ class JvmPhone:
     process: subprocess.Popen[str]
 
     @classmethod
-    def start(cls, **options: object) -> JvmPhone:
-        """Start a phone with the options of `mien.e2e.Phone`, underscores for dashes."""
+    def start(cls, java: Sequence[str] = ("java",), **options: object) -> JvmPhone:
+        """Start a phone by this Java, with the options of `mien.e2e.Phone`, underscores for dashes."""
         arguments = [piece for name, value in options.items() for piece in (f"--{name.replace('_', '-')}", value)]
         process = subprocess.Popen(
-            command("mien.e2e.Phone", *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command("mien.e2e.Phone", *arguments, java=java), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         return cls(process)
 
