@@ -87,3 +87,12 @@ MAP = replace(
     server_step=server_step,
     requirements=requirements,
 )
+
+if __name__ == "__main__":
+    print(
+        "This file is a method, for an experiment to run. Its TOML file, in the same folder, says under [task]:\n"
+        '  method = "my_map.py:MAP"\n'
+        "One that is measured beside the method that it begins from:\n"
+        "  mien-sim sweep examples/my_map.toml --out out/my_map\n"
+        "How a method is written: docs/adding-a-method.md"
+    )

@@ -74,3 +74,12 @@ FEDADAM = Method(
     properties=frozenset({Property.SUM_ONLY, Property.SEVERAL_PEOPLE}),
     per_identity=(fedavg.OWN,),
 )
+
+if __name__ == "__main__":
+    print(
+        "This file is a method, for an experiment to run. Its TOML file, in the same folder, says under [task]:\n"
+        '  method = "my_method.py:FEDADAM"\n'
+        "One that is measured beside the method that it begins from:\n"
+        "  mien-sim sweep examples/my_map.toml --out out/my_map\n"
+        "How a method is written: docs/adding-a-method.md"
+    )

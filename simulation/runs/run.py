@@ -69,7 +69,7 @@ def run_experiment(
         faces_sha256 = data_sha256(spec.faces, root)
     header = Header.now(spec.name, to_mapping(spec), faces_sha256, spec.partition.seed)
     make_folder(folder)
-    with only_writer(folder):
+    with only_writer(folder), spec.code.located() if spec.code else contextlib.nullcontext():
         return _run(run, spec, header, root, resume, tell, after_round, address, on or device())
 
 

@@ -20,10 +20,13 @@ A run writes one JSON record a round and, sealed under a key of its own folder, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
@@ -31,7 +34,7 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 
-from mien.errors import ConfigError, EmptyFolderError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, LayoutMismatchError, MienError, NotFoundError
 from mien.methods.base import Method
 from mien.methods.registry import METHODS, OUTSIDE_GROUP, enter, find_method
 from mien.records import check_limits, from_mapping, parse_toml, to_mapping, within
@@ -104,6 +107,24 @@ class CodeSource:
             enter(method)
             _ENTERED[self] = method.name
         return _ENTERED[self]
+
+    @contextlib.contextmanager
+    def located(self) -> Iterator[None]:
+        """A block whose errors of Mien's own tell which line of this file they come from, that of a worker's too.
+
+        Of one that is none of its lines' an error of layout names the method: what it returned does not fit.
+        """
+        try:
+            yield
+        except MienError as error:
+            told = "".join(traceback.format_exception(error))  # a worker's frames are there as text alone
+            frames = re.findall(rf'File "{re.escape(self.path)}", line (\d+), in (\S+)', told)
+            if frames:
+                error.message += f" ({self.path}, line {frames[-1][0]}, in {frames[-1][1]})"
+            elif isinstance(error, LayoutMismatchError):
+                error.message += f" (after a step of {self.attribute} in {self.path}: look at what it returns)"
+            error.args = (error.message, *error.args[1:])
+            raise
 
     def _module(self) -> ModuleType:
         code = Path(self.path).read_bytes() if Path(self.path).is_file() else b""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +43,15 @@ def fedadam(monkeypatch: pytest.MonkeyPatch) -> Method:
 def test_the_page_shows_the_example_as_it_is_and_all_of_its_code() -> None:
     code = (EXAMPLES / "my_method.py").read_text(encoding="utf-8")
     pieces = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert "\n\n\n".join(piece.strip() for piece in pieces) == code[code.index("@dataclass") :].strip()
+    method = code[code.index("@dataclass") : code.index('if __name__ == "__main__":')]
+    assert "\n\n\n".join(piece.strip() for piece in pieces) == method.strip()
+
+
+@pytest.mark.parametrize("name", ["my_method", "my_map"])
+def test_an_example_that_is_run_by_hand_says_how_it_is_used(name: str) -> None:
+    done = subprocess.run([sys.executable, EXAMPLES / f"{name}.py"], capture_output=True, text=True, check=True)
+    assert f'method = "{name}.py:' in done.stdout
+    assert "mien-sim sweep examples/my_map.toml" in done.stdout
 
 
 @pytest.mark.usefixtures("fedadam")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mien.errors import ConfigError, NotFoundError
+from mien.errors import ConfigError, LayoutMismatchError, NotFoundError
 from mien.methods import registry
 from simulation.pages.run_page import write_run
 from simulation.runs.grid import load_sweep, run_sweep
 from simulation.runs.records import RunFolder
 from simulation.runs.run import run_experiment
-from simulation.runs.spec import load
+from simulation.runs.spec import CodeSource, load
 from tests.examples.by_path import EXAMPLES
 from tests.helpers import forget_outside_methods
 
@@ -133,3 +133,25 @@ name = "adam"
         "fedavg",
         "fedadam",
     ]
+
+
+def test_what_does_not_fit_names_the_line_of_the_file(experiment: Path) -> None:
+    file, out = experiment.with_name("mine.py"), experiment.parent / "out"
+    right = 'return moved(part, state, step, {"first": first, "second": second})'
+    at = next(number for number, line in enumerate(file.read_text().splitlines(), 1) if right in line)
+    file.write_text(file.read_text().replace(right, "return replace(state, theta=part.scatter(state.theta, step[:3]))"))
+    with pytest.raises(LayoutMismatchError) as refused:
+        run_experiment(load(experiment), out, experiment.parent, tell=quiet)
+    assert str(refused.value).endswith(f"({file}, line {at}, in server_step)")
+    assert refused.value.message == str(refused.value)
+
+
+def test_a_line_that_another_process_ran_is_named_too(tmp_path: Path) -> None:
+    """What a pool raises holds its worker's frames as text."""
+    code = CodeSource(str(tmp_path / "mine.py"), "MINE", "")
+    with pytest.raises(ConfigError, match=r"no good \(.*mine\.py, line 7, in device_round\)$"), code.located():
+        raise ConfigError("no good") from RuntimeError(f'  File "{tmp_path / "mine.py"}", line 7, in device_round')
+    with pytest.raises(LayoutMismatchError, match=r"other size \(after a step of MINE in .*mine\.py"), code.located():
+        raise LayoutMismatchError("other size")
+    with pytest.raises(ConfigError, match=r"^the faces are gone$"), code.located():
+        raise ConfigError("the faces are gone")
