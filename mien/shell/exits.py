@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import importlib
 import io
 import json
@@ -21,6 +22,8 @@ _OWN: Final = ("mien", "coordinator", "device_sdk", "simulation")
 
 _EXTRAS: Final[list[str]] = []
 """The extra that brings the packages of the program that `start` runs, once it does."""
+
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 EXIT_FAULT: Final = 70
 """Exit code of a fault of the program itself, whose traceback is on stderr (EX_SOFTWARE of sysexits.h)."""
@@ -46,6 +49,13 @@ def start(module: str, *, extra: str = "") -> NoReturn:
         except ModuleNotFoundError as error:
             fail_without(error)
     sys.exit(0)
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the thread that started it ends, however that ends: Linux alone can."""
+    prctl = getattr(ctypes.CDLL(None), "prctl", None)
+    if prctl is not None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def fail_without(error: ModuleNotFoundError) -> NoReturn:

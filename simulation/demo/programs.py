@@ -108,12 +108,15 @@ class Programs:
         lines = printed.decode(errors="replace").strip().splitlines()
         return _parsed(program, arguments[0], lines[-1]) if lines else None
 
-    def lines(self, program: str, *arguments: str, meanwhile: Callable[[], None] = lambda: None) -> Iterator[Any]:
+    def lines(
+        self, program: str, *arguments: str, called: str = "", meanwhile: Callable[[], None] = lambda: None
+    ) -> Iterator[Any]:
         """Yield the JSON lines that a command prints, until it ends; a command that fails raises its own error.
 
-        `meanwhile` is called in every second without a line. What it raises ends the command; so does whoever stops
-        reading.
+        `called` is the command as its user knows it, where `arguments` begin with an inner one. `meanwhile` is called
+        in every second without a line. What it raises ends the command; so does whoever stops reading.
         """
+        verb = called or arguments[0]
         command = self._command(program, *arguments, "--json")
         with (
             tempfile.TemporaryFile() as problem,
@@ -121,12 +124,12 @@ class Programs:
         ):
             assert child.stdout is not None
             for line in _lines(child.stdout, meanwhile):
-                yield _parsed(program, arguments[0], line.decode(errors="replace"))
+                yield _parsed(program, verb, line.decode(errors="replace"))
             with suppress(subprocess.TimeoutExpired):
                 child.wait(STOP_S)
             if child.returncode != 0:
                 problem.seek(0)
-                raise _failure(program, arguments[0], child.returncode, problem.read().decode(errors="replace"))
+                raise _failure(program, verb, child.returncode, problem.read().decode(errors="replace"))
 
     def start(self, name: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a program under `name`; its output goes to `name`.log. Raises AlreadyExistsError for a name in use."""

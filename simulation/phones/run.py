@@ -214,7 +214,7 @@ def _running(programs: Programs, folder: Path, plans: Sequence[WorkerPlan]) -> I
 
     def listen(path: Path) -> None:
         try:
-            for line in programs.lines("mien-sim", "phones-worker", str(path)):
+            for line in programs.lines("mien-sim", "phones-worker", str(path), called="phones"):
                 said.put(line)
         except MienError as error:
             said.put(error)

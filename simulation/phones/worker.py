@@ -13,6 +13,7 @@ from device_sdk.faces import ChoiceRule, FacePipeline
 from mien.methods.base import Crops
 from mien.protocol.canonical import parse_json
 from mien.records import from_mapping, to_mapping
+from mien.shell.exits import end_with_parent
 from mien.shell.files import read_private
 from mien.shell.memory import limit_arenas
 from mien.specs import FaceInputSpec
@@ -68,6 +69,7 @@ def work(plan: WorkerPlan) -> Iterator[Mapping[str, Any]]:
 
 def run_worker(path: Path) -> None:
     """Do what a plan says, and print each thing that happens as a line of JSON."""
+    end_with_parent()  # also where its guard is killed with the parent
     limit_arenas(2)  # of hundreds of threads few work at a time: a place for each takes a fifth more a phone
     for said in work(read_plan(path)):
         sys.stdout.write(json.dumps(said) + "\n")

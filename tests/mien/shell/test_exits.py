@@ -179,3 +179,25 @@ def test_no_program_looks_for_plugins_of_others(name: str) -> None:
     refused = "import importlib.metadata; importlib.metadata.entry_points = lambda **_: sys.exit('looked')"
     code, _, err = ended("--help", program=f"import sys; {refused}; {PROGRAMS[name]}; main()")
     assert (code, err) == (0, "")
+
+
+ORPHAN = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", sys.argv[1]]).wait()
+"""
+CHILD = """
+import time
+from mien.shell.exits import end_with_parent
+end_with_parent()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems end no child with its parent")
+def test_a_child_that_asks_for_it_ends_with_a_parent_that_is_killed() -> None:
+    with subprocess.Popen([sys.executable, "-c", ORPHAN, CHILD], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "up\n"
+        parent.kill()
+        assert parent.stdout.read() == "", "the child held this pipe open, and has ended"

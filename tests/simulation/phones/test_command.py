@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from mien.errors import ConfigError, MienError
+from simulation.demo.programs import Programs
 from simulation.faces.importing import ImportSource, import_faces
 from simulation.faces.writer import StoreTerms
 from simulation.phones.client import Faults
@@ -96,3 +97,10 @@ def test_it_has_an_example(command: str) -> None:
     assert f"Example: mien-sim {command}" in shown
     assert "pure load" in shown
     assert "phones-worker" not in CliRunner().invoke(app, ["--help"]).stdout
+
+
+def test_what_a_worker_refuses_is_told_of_the_command_that_was_typed(tmp_path: Path) -> None:
+    with Programs(tmp_path / "logs") as programs, pytest.raises(MienError) as refused:
+        list(programs.lines("mien-sim", "phones-worker", str(tmp_path / "gone.json"), called="phones"))
+    assert refused.value.message.startswith("mien-sim phones: ")
+    assert "worker" not in refused.value.message
