@@ -123,7 +123,7 @@ def load_config(path: Path, options: Mapping[str, Any] | None = None) -> Resolve
     Raises ConfigError naming the field, its value and the nearest known field.
     """
     if path.exists() and not path.is_file():
-        raise ConfigError(f"{path.name} is not a file; move it away, or write the settings there")
+        raise ConfigError(f"{path} is not a file; move it away, or write the settings there")
     stated = read_toml(path, MAX_CONFIG_BYTES) if path.exists() else {}
     given = {name: (value, "option") for name, value in (options or {}).items() if value is not None}
     return resolve(DeviceConfig, stated, path.name, given)

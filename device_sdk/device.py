@@ -393,7 +393,7 @@ class Device:
 
         target = Path(path)
         if target.exists():
-            raise AlreadyExistsError(f"{target.name} exists already; name another file")
+            raise AlreadyExistsError(f"{target} exists already; name another file")
         people = self.people()
         write_atomically(target, seal_backup(self.gallery.to_plain(), password), private=True)
         return len(people)

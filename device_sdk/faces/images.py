@@ -114,8 +114,8 @@ def is_picture(source: object) -> bool:
 
 
 def name_of(source: ImageSource) -> str | None:
-    """Return a picture's name: its file's, None where there is none."""
-    return Path(source).name if isinstance(source, str | os.PathLike) else None
+    """Return a picture's name: its file's path as it was given, fit for a message, None where there is no file."""
+    return shown_path(source) if isinstance(source, str | os.PathLike) else None
 
 
 def pixels_of(source: ImageSource) -> Pixels:
@@ -151,7 +151,7 @@ def decode_image(source: bytes | str | os.PathLike[str]) -> Pixels:
     if isinstance(source, bytes):
         return _decode(source, "the image")
     path = Path(source)
-    return _decode(_read_file(path), display_name(path.name or str(path)))
+    return _decode(_read_file(path), shown_path(source))
 
 
 def iter_image_files(folder: str | os.PathLike[str]) -> tuple[Path, ...]:
@@ -161,7 +161,7 @@ def iter_image_files(folder: str | os.PathLike[str]) -> tuple[Path, ...]:
     """
     root = Path(folder)
     if not root.is_dir():
-        raise NotFoundError(f"there is no folder {display_name(str(root))}; check the path")
+        raise NotFoundError(f"there is no folder {shown_path(folder)}; check the path")
     files = tuple(
         sorted(
             path
@@ -170,9 +170,7 @@ def iter_image_files(folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         )
     )
     if not files:
-        raise EmptyFolderError(
-            f"folder {display_name(root.name)} holds no images ({READABLE}); name a folder that has them"
-        )
+        raise EmptyFolderError(f"folder {shown_path(folder)} holds no images ({READABLE}); name a folder that has them")
     return files
 
 
@@ -181,9 +179,14 @@ def display_name(name: str) -> str:
     return name if name.isprintable() else ascii(name)
 
 
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """Return a path as it was given, not its last part alone: folders of people hold pictures of the same names."""
+    return display_name(str(Path(path)))
+
+
 def _read_file(path: Path) -> bytes:
     """Return a regular file's bytes; devices, pipes and folders are refused before anything is read from them."""
-    name = display_name(path.name or str(path))
+    name = shown_path(path)
     try:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):

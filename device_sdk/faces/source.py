@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, iter_image_files
-from device_sdk.faces.images import display_name
+from device_sdk.faces.images import shown_path
 from mien.errors import (
     ConfigError,
     EmptyFolderError,
@@ -56,7 +56,7 @@ def read_source(
     """
     root = Path(folder)
     if not root.is_dir():
-        raise NotFoundError(f"there is no folder {display_name(str(root))}; check `source`")
+        raise NotFoundError(f"there is no folder {shown_path(folder)}; check `source`")
     names: list[str] = []
     people: list[list[NDArray[np.uint8]]] = []
     num_images = 0
@@ -64,13 +64,13 @@ def read_source(
         crops = _crops_of(place, pipeline, on_refused)
         num_images += len(crops)
         if num_images > MAX_SOURCE_IMAGES:
-            raise ConfigError(f"{root.name} holds more than {MAX_SOURCE_IMAGES} pictures; divide the source")
+            raise ConfigError(f"{shown_path(folder)} holds more than {MAX_SOURCE_IMAGES} pictures; divide the source")
         if crops:
             names.append(place.name)
             people.append(crops)
     if not people:
         raise ConfigError(
-            f"{display_name(root.name)} holds no usable faces: a source is a folder with one folder a person in it, "
+            f"{shown_path(folder)} holds no usable faces: a source is a folder with one folder a person in it, "
             "named as you like, with that person's pictures"
         )
     labels = np.repeat(np.arange(len(people)), [len(crops) for crops in people])
@@ -89,5 +89,5 @@ def _crops_of(folder: Path, pipeline: FacePipeline, on_refused: Callable[[str], 
         try:
             crops.append(pipeline.acquire_file(file).crop)
         except (NoFaceError, MultipleFacesError, LowQualityError, ImageError, NotFoundError) as error:
-            on_refused(f"{display_name(folder.name)}/{error.message}")
+            on_refused(error.message)
     return crops

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from device_sdk.faces import FacePipeline, ImageSource, iter_image_files
 from device_sdk.faces.crops import MASTER
-from device_sdk.faces.images import name_of
+from device_sdk.faces.images import name_of, shown_path
 from device_sdk.people.enrolled import BackedUp, Person, References, Template, picture_digest
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.recogniser import Recogniser
@@ -48,7 +48,7 @@ _REASON_OF: Final[dict[type[MienError], str]] = {
 
 @dataclass(frozen=True)
 class RefusedImage:
-    """A picture that was not used: its file's name (or number), stable words for why, and what to do."""
+    """A picture that was not used: its file's path as given (or number), stable words for why, and what to do."""
 
     name: str
     reasons: tuple[str, ...]
@@ -287,7 +287,7 @@ def gather_images(paths: Sequence[str | os.PathLike[str]]) -> tuple[Path, ...]:
         elif path.exists():
             found.append(path)
         else:
-            raise NotFoundError(f"there is no file or folder {path.name!r}; check the path")
+            raise NotFoundError(f"there is no file or folder {shown_path(path)}; check the path")
     return tuple(dict.fromkeys(found))
 
 

@@ -173,7 +173,7 @@ def compare(
 ) -> Outcome:
     """Return whether two pictures show one person; a picture without a usable face is the outcome, the first one first.
 
-    A `Match` bears the name of the reference's file. The probe alone is checked for presentation attacks.
+    A `Match` bears the path of the reference, as it was given. The probe alone is checked for presentation attacks.
     """
     known = _acquired(reference, pipeline, None)
     if not isinstance(known, AcquiredFace):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -798,7 +799,7 @@ def doctor(home: Home, as_json: Json = False) -> None:
     from device_sdk.program.doctor import examine
 
     with _device(home, as_json) as device:
-        findings = examine(device)
+        findings = examine(device, home)
     rows = [{"what": item.name, "ok": item.ok, "detail": item.detail} for item in findings]
 
     def human() -> None:
@@ -857,7 +858,9 @@ def _device(
         _system_errors(),
         _narrator(as_json) as plain,
         Pulse(plain) if says_it_waits else nullcontext(plain) as tell,
-        TemporaryDirectory(prefix="mien-none-") if not begins and not _is_there(home) else nullcontext() as passing,
+        TemporaryDirectory(prefix="mien-none-")
+        if not begins and not _is_there(home, as_json)
+        else nullcontext() as passing,
         Device.open(
             home if passing is None else passing,
             options=options if passing is None else {**(options or {}), "keystore": "file"},
@@ -868,10 +871,17 @@ def _device(
         yield device
 
 
-def _is_there(home: Path) -> bool:
-    """Whether a home exists; raises ConfigError where a file is in the way."""
+def _is_there(home: Path, as_json: bool) -> bool:
+    """Whether a home exists; people are told of one that they named. Raises ConfigError where a file is in the way."""
     HomeFolder.at(home)
-    return home.exists()
+    there = home.exists()
+    was_named = home != default_root({**os.environ, "MIEN_DEVICE_HOME": ""})
+    if not there and was_named and not as_json:
+        shell.warn(
+            f"there is no device at {home} yet: the first enrolment there makes it, or mien-device join; "
+            "or name another --home"
+        )
+    return there
 
 
 @contextmanager
@@ -968,6 +978,10 @@ def bundle_verify(
 
     if not key:
         with _device(home, as_json) as device:
+            if not device.is_in_fleet:
+                raise ConfigError(
+                    "this device is in no fleet, so it pinned no release key; give the operator's by --key"
+                )
             key = device.identity.release_key
     if not key:
         raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from pathlib import Path
 
 from device_sdk.device import Device
 from device_sdk.faces import load_detector
@@ -18,10 +19,13 @@ from mien.models.variants import FLOAT32, model_of, variant_of
 from mien.shell.doctor import Finding, look
 
 
-def examine(device: Device) -> tuple[Finding, ...]:
-    """Return the findings, in the order in which the pieces depend on each other. Nothing is changed."""
+def examine(device: Device, home: Path) -> tuple[Finding, ...]:
+    """Return the findings, in the order in which the pieces depend on each other. Nothing is changed.
+
+    `home` is the folder that was named; where there is none yet, `device` is an empty one in passing.
+    """
     checks: tuple[tuple[str, Callable[[Device], str]], ...] = (
-        ("home folder", _home),
+        ("home folder", lambda _device: _home(home)),
         ("key store", _key_store),
         ("gallery", _gallery),
         ("private sums", _private_sums),
@@ -35,8 +39,9 @@ def examine(device: Device) -> tuple[Finding, ...]:
     return tuple(look(name, functools.partial(check, device), typed) for name, check in checks)
 
 
-def _home(device: Device) -> str:
-    root = device.home.folder
+def _home(root: Path) -> str:
+    if not root.exists():
+        return f"{root} is not there yet: the first enrolment makes it, or `mien-device join`"
     if root.stat().st_mode & 0o077:
         raise ConfigError(f"others can look into {root}; run chmod 700 on it")
     return str(root)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from device_sdk.faces import decode_image, iter_image_files
+from device_sdk.faces.images import shown_path
 from device_sdk.people.enroll import UNREADABLE
 from device_sdk.people.verify import LowQuality, Match, Outcome
 from mien.errors import ImageError, NotFoundError
@@ -56,10 +58,13 @@ class Sighting:
 
 def open_camera(number: int, clock: Clock) -> Source:
     """Return a camera's frames, without end; raises NotFoundError where there is no such camera."""
-    capture = cv2.VideoCapture(number)
+    capture = _opened(number)
     if not capture.isOpened():
         capture.release()
-        raise NotFoundError(f"there is no camera {number} here; name another --camera, or pictures or a film (--input)")
+        raise NotFoundError(
+            f"there is no camera {number} that this account may use; plug one in, name another --camera, or show "
+            "pictures or a film (--input)"
+        )
 
     def frames() -> Iterator[Still]:
         began_s = clock.monotonic_s()
@@ -80,7 +85,7 @@ def open_input(path: Path) -> Source:
         files = iter_image_files(path)
         return Source(map(_read, files), is_moving=False)
     if not path.exists():
-        raise NotFoundError(f"there is no file or folder {path.name!r}; check the path")
+        raise NotFoundError(f"there is no file or folder {shown_path(path)}; check the path")
     if path.suffix.lower() in FILM_SUFFIXES:
         return Source(_film(path), is_moving=True)
     return Source([Still(decode_image(path), path.name)], is_moving=False)
@@ -124,19 +129,34 @@ def _read(file: Path) -> Still | Unreadable:
 
 
 def _film(path: Path) -> Iterator[Still]:
-    capture = cv2.VideoCapture(str(path))
+    capture = _opened(str(path))
     try:
         if not capture.isOpened():
-            raise ImageError(f"{path.name} cannot be read as a film; convert it to MP4, or name pictures")
+            raise ImageError(f"{shown_path(path)} cannot be read as a film; convert it to MP4, or name pictures")
         number = 0
         rate = capture.get(cv2.CAP_PROP_FPS) or 25.0
         while (pixels := _next(capture)) is not None:
             yield Still(pixels, f"{number / rate:.1f} s")
             number += 1
         if number == 0:
-            raise ImageError(f"{path.name} holds no picture that can be read; convert it to MP4, or name pictures")
+            raise ImageError(
+                f"{shown_path(path)} holds no picture that can be read; convert it to MP4, or name pictures"
+            )
     finally:
         capture.release()
+
+
+def _opened(source: int | str) -> cv2.VideoCapture:
+    """Return the capture of a camera's number or a film's path, open or not, of which OpenCV and FFmpeg print nothing.
+
+    What they would say of a missing camera is about their own drivers; the errors here say what to do.
+    """
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")  # AV_LOG_QUIET
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        return cv2.VideoCapture(source)
+    finally:
+        cv2.utils.logging.setLogLevel(level)
 
 
 def _next(capture: cv2.VideoCapture) -> NDArray[np.uint8] | None:

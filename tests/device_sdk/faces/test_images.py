@@ -169,7 +169,7 @@ def test_32_bit_and_float_pixels_are_refused_in_words() -> None:
 def test_a_path_is_named_and_bytes_are_not(tmp_path: Path) -> None:
     path = tmp_path / "me at the beach.jpg"
     path.write_bytes(b"no")
-    with pytest.raises(ImageError, match=r"^me at the beach\.jpg is not an image"):
+    with pytest.raises(ImageError, match=f"^{re.escape(str(path))} is not an image"):
         decode_image(path)
     with pytest.raises(ImageError, match=r"^the image is not an image"):
         decode_image(b"no")
@@ -178,7 +178,7 @@ def test_a_path_is_named_and_bytes_are_not(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"no file gone\.jpg"):
+    with pytest.raises(NotFoundError, match=f"no file {re.escape(str(tmp_path / 'gone.jpg'))};"):
         decode_image(tmp_path / "gone.jpg")
     with pytest.raises(NotFoundError):
         decode_image(tmp_path / "gone" / "gone.jpg")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_a_source_is_a_file_or_pixels(pipeline: FacePipeline, good: Path, tmp_pa
     assert picture.size == (224, 224)
     wall = np.full((200, 200, 3), 120, np.uint8)
     Image.fromarray(wall).save(tmp_path / "wall.png")
-    with pytest.raises(NoFaceError, match=r"^wall\.png: no face found"):
+    with pytest.raises(NoFaceError, match=rf"^{re.escape(str(tmp_path))}/wall\.png: no face found"):
         pipeline.acquire_source(tmp_path / "wall.png")
     with pytest.raises(NoFaceError, match=r"^no face found"):
         pipeline.acquire_source(wall)
@@ -85,7 +86,7 @@ def test_crop_stays_out_of_the_representation(pipeline: FacePipeline, good: Path
 def test_no_face(pipeline: FacePipeline, tmp_path: Path) -> None:
     path = tmp_path / "wall.png"
     Image.new("RGB", (200, 200), (90, 120, 150)).save(path)
-    with pytest.raises(NoFaceError, match=r"^wall\.png: no face found"):
+    with pytest.raises(NoFaceError, match=f"^{re.escape(str(path))}: no face found"):
         pipeline.acquire_file(path)
     with pytest.raises(NoFaceError, match=r"^no face found"):
         pipeline.acquire(decode_image(path))
@@ -140,7 +141,7 @@ def test_aligned_needs_no_detector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_aligned_is_never_guessed(good: Path) -> None:
     pipeline = FacePipeline(SPEC, aligned=True)
-    with pytest.raises(ImageError, match=rf"^{good.name}: the image is 224x224, an aligned crop is 112x112"):
+    with pytest.raises(ImageError, match=rf"^{re.escape(str(good))}: the image is 224x224, an aligned crop is 112x112"):
         pipeline.acquire_file(good)
 
 

@@ -162,7 +162,8 @@ def test_every_refused_picture_is_named_with_its_reason(
         unlike_below=DECIDES_AT,
         on_refused=heard.append,
     )
-    reasons = {image.name: image.reasons for image in enrollment.refused}
+    reasons = {str(Path(image.name).relative_to(folder)): image.reasons for image in enrollment.refused}
+    assert all(image.message.startswith(image.name) for image in enrollment.refused)
     assert reasons == {
         # Sorted by name, "00.jpg" comes first and "again.jpg" is the copy.
         "again.jpg": (DUPLICATE,),

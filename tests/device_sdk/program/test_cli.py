@@ -436,3 +436,21 @@ def test_a_command_that_begins_no_device_makes_no_home(tmp_path: Path, words: st
     assert not home.exists()
     if words == "status":
         assert json.loads(done.stdout)["home"] == str(home)
+
+
+def test_a_home_that_was_named_and_is_not_there_is_no_healthy_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "none"
+    for command in ("status", "doctor"):
+        done = CliRunner().invoke(app, [command, "--home", str(home)])
+        assert f"there is no device at {home} yet" in done.stderr
+    doctor = CliRunner().invoke(app, ["doctor", "--home", str(home), "--json"])
+    assert json.loads(doctor.stdout)["findings"][0]["detail"].startswith(f"{home} is not there yet")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("MIEN_DEVICE_HOME", raising=False)
+    assert CliRunner().invoke(app, ["status"]).stderr == "", "nobody named the default one"
+
+
+def test_a_device_without_a_fleet_cannot_know_whose_releases_to_trust(tmp_path: Path) -> None:
+    assert "give the operator's by --key" in refused("bundle", "verify", tmp_path, "--home", tmp_path / "none").message

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from device_sdk.people.verify import LowQuality, Match, NoFace, Outcome, Unknown
 from device_sdk.program.live import Source, Still, open_camera, open_input, watch
 from mien.errors import EmptyFolderError, ImageError, NotFoundError
 from tests.device_sdk.clocks import HandClock
+from tests.device_sdk.programs import ENVIRONMENT, command
 from tests.device_sdk.synthetic import OWNER, images_of
 
 AT = Operating(0.5, None)
@@ -97,11 +100,23 @@ def test_a_picture_a_folder_and_a_film_are_sources(tmp_path: Path) -> None:
 def test_what_cannot_be_watched_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no camera 63"):
         open_camera(63, HandClock())
-    with pytest.raises(NotFoundError, match="gone"):
+    with pytest.raises(NotFoundError, match=re.escape(str(tmp_path / "gone.mp4"))):
         open_input(tmp_path / "gone.mp4")
     with pytest.raises(EmptyFolderError):
         open_input(tmp_path)
     broken = tmp_path / "broken.mp4"
     broken.write_bytes(b"no film")
-    with pytest.raises(ImageError, match="cannot be read as a film"):
+    with pytest.raises(ImageError, match=re.escape(f"{broken} cannot be read as a film")):
         list(open_input(broken).frames)
+
+
+@pytest.mark.parametrize("words", [("--camera", "63"), ("--input", "broken.mp4")])
+def test_opencv_and_ffmpeg_say_nothing_of_their_own(tmp_path: Path, words: tuple[str, str]) -> None:
+    """In a process of its own, as FFmpeg asks but once how much it is to say."""
+    (tmp_path / "broken.mp4").write_bytes(b"no film")
+    done = subprocess.run(
+        command("watch", *words, "--home", tmp_path),
+        cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True, check=False, timeout=240,
+    )  # fmt: skip
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("warning"))
+    assert line.startswith("error (")
