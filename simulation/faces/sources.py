@@ -75,6 +75,9 @@ class FacesSource:
         return self.synthetic or self.kind == "shipped"
 
 
+RIGHT_THERE: Final = "."
+
+
 def faces_root(faces: Path | None) -> Path:
     """Return where the paths of an experiment's faces start: `faces` if that is a folder, else MIEN_DATA, else here."""
     if faces is None or named.is_name(faces):
@@ -85,12 +88,15 @@ def faces_root(faces: Path | None) -> Path:
 
 
 def faces_named(faces: Path | None) -> dict[str, str]:
-    """Return the table [[faces]] that --faces stands for where it is a data set's name; empty for a folder, and none.
+    """Return the table [[faces]] that --faces stands for: a data set's, by its name, or what lies right in a folder.
 
-    Raises as `simulation.faces.named.find_here`.
+    That of a folder has the path `RIGHT_THERE`, from `faces_root`. Empty for None. Raises as
+    `simulation.faces.named.find_here`.
     """
-    if faces is None or not named.is_name(faces):
+    if faces is None:
         return {}
+    if not named.is_name(faces):
+        return {"kind": "store" if is_store(faces) else "folder", "path": RIGHT_THERE}
     if str(faces) == named.SHIPPED:
         return {"kind": "shipped"}
     named.find_here(str(faces))

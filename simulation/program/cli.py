@@ -27,6 +27,7 @@ app.add_typer(data_app, name="data")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for machines.")]
 _A_NAME: Final = "a name: shipped, lfw, or another folder in MIEN_DATA"
+_START: Final = "Where paths of faces start, or a folder of people in place of shipped faces"
 _INSTEAD: Final = "the name of faces in place of the file's: shipped, lfw, or another folder in MIEN_DATA"
 _LOADING: Final = "Loading torch and the simulator"
 
@@ -73,7 +74,7 @@ def run_command(
     out: Annotated[Path | None, typer.Option(help="Where records go; default: out/runs/NAME.")] = None,
     faces: Annotated[
         Path | None,
-        typer.Option(help=f"Where paths of faces start (default: MIEN_DATA, else here), or {_INSTEAD}."),
+        typer.Option(help=f"{_START} (default: MIEN_DATA, else here), or {_INSTEAD}."),
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run that the folder holds.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
@@ -177,7 +178,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Where runs go; default: out/sweeps/NAME.")] = None,
     faces: Annotated[
         Path | None,
-        typer.Option(help=f"Where paths of faces start (default: MIEN_DATA, else here), or {_INSTEAD}."),
+        typer.Option(help=f"{_START} (default: MIEN_DATA, else here), or {_INSTEAD}."),
     ] = None,
     tensorboard: Annotated[Path | None, typer.Option(help="Also write TensorBoard's files, a folder a run.")] = None,
     as_json: Json = False,
@@ -187,6 +188,7 @@ def sweep(
     Example: mien-sim sweep simulation/papers/fedface/phones.toml --set task.local.lr=0.1,0.3 --seeds 3 --jobs 2
     """
     with doing(_LOADING):
+        from simulation.faces.named import is_name
         from simulation.faces.sources import faces_named, faces_root
         from simulation.pages.sweep_page import write_sweep
         from simulation.program.progress import said_when_interrupted, watching
@@ -194,8 +196,8 @@ def sweep(
         from simulation.runs.grid import command_of, load_sweep, num_rounds_of, rounds_done, run_sweep
         from simulation.runs.records import REPORT, TABLES
 
-    root, named = faces_root(faces), faces_named(faces)
-    swept = load_sweep(experiment, settings or (), seeds, named)
+    root = faces_root(faces)
+    swept = load_sweep(experiment, settings or (), seeds, faces_named(faces))
     folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
 
     def stopped() -> str:
@@ -207,7 +209,7 @@ def sweep(
             folder,
             root,
             jobs=jobs,
-            command=command_of(experiment, settings or (), seeds, str(faces) if named else ""),
+            command=command_of(experiment, settings or (), seeds, str(faces) if is_name(faces) else ""),
             events=tensorboard,
             tell=watcher.tell,
             tick=lambda: watcher.show(rounds_done(swept, folder), total),
@@ -378,7 +380,7 @@ def fleet(
         Path | None, typer.Option(help="Train, too: this experiment's clients are the phones, on its model and faces.")
     ] = None,
     faces: Annotated[
-        Path | None, typer.Option(help=f"Where its faces' paths start (default: MIEN_DATA, else here), or {_INSTEAD}.")
+        Path | None, typer.Option(help=f"{_START} (default: MIEN_DATA, else here), or {_INSTEAD}.")
     ] = None,
     show_profile: Annotated[bool, typer.Option("--show-profile", help="Print the default profile.")] = False,
     as_json: Json = False,

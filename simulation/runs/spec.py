@@ -41,7 +41,7 @@ from mien.records import check_limits, from_mapping, parse_toml, to_mapping, wit
 from mien.specs import MAX_EPOCHS, LocalSpec, TaskSpec
 from simulation.centralised.systems import Head
 from simulation.faces.partitions import MAX_SEED, Counts, Partition, PartitionSpec, build
-from simulation.faces.sources import FacesSource
+from simulation.faces.sources import RIGHT_THERE, FacesSource
 
 MAX_TOML_BYTES: Final = 1 << 20
 MAX_DIM: Final = 8192
@@ -391,7 +391,8 @@ def load(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> RunSpec
 def load_data(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return an experiment's file as `parse_data` does, methods of files named by it entered.
 
-    `faces`, unless empty, stands in for all tables [[faces]] of the file.
+    `faces`, unless empty, stands in for all tables [[faces]] of the file; what lies right in a folder does so only
+    where these are all shipped ones, for else the folder is where their paths start.
 
     Raises NotFoundError where there is none, and as `with_code`.
     """
@@ -405,9 +406,13 @@ def load_data(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> tu
         raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
     if isinstance(cases := table.get("cases"), list):
         table["cases"] = [with_code(each, path.parent) if isinstance(each, dict) else each for each in cases]
-    if faces:
+    if faces and (faces.get("path") != RIGHT_THERE or _all_shipped(data.get("faces"))):
         data["faces"] = [dict(faces)]
     return with_code(data, path.parent), table
+
+
+def _all_shipped(tables: object) -> bool:
+    return isinstance(tables, list) and all(isinstance(each, dict) and each.get("kind") == "shipped" for each in tables)
 
 
 @dataclass(frozen=True)

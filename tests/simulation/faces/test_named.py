@@ -55,7 +55,7 @@ def test_a_path_is_no_name(root: Path) -> None:
     for path in (root / "own", Path("../data/own")):
         assert named.folder_of(path) == path
         assert faces_root(path) == path
-        assert faces_named(path) == {}
+        assert faces_named(path) == {"kind": "folder", "path": "."}
     Path("own").mkdir()  # here: what was a path before there were names is one still
     assert named.folder_of(Path("own")) == Path("own")
     assert faces_root(Path("own")) == Path("own")
@@ -139,3 +139,14 @@ def test_a_name_stands_in_for_the_faces_of_a_file(root: Path) -> None:
     assert load(file, faces_named(Path("own"))).faces == (FacesSource("named", "own"),)
     assert load(file, faces_named(Path("shipped"))).faces == (FacesSource("shipped"),)
     assert faces_root(Path("own")) == root
+
+
+def test_a_folder_stands_in_for_shipped_faces_and_is_where_paths_start(root: Path, tmp_path: Path) -> None:
+    shipped, own = ROOT / "docs" / "examples" / "statistics.toml", tmp_path / "own.toml"
+    own.write_text(shipped.read_text("utf-8").replace('kind = "shipped"', 'kind = "folder"\npath = "own"'), "utf-8")
+    assert load(shipped, faces_named(root / "own")).faces == (FacesSource("folder", "."),)
+    assert counts_of(load(shipped, faces_named(root / "own")).faces[0], root / "own") == counts_of(
+        FacesSource("folder", "own"), root
+    )
+    assert load(own, faces_named(root)).faces == (FacesSource("folder", "own"),)
+    assert load(shipped, faces_named(root / "packed")).faces == (FacesSource("store", "."),)
