@@ -406,6 +406,8 @@ class Device:
         from device_sdk.people.backup import unseal_backup
         from device_sdk.people.enroll import check_restored
 
+        if not Path(path).is_file():
+            raise NotFoundError(f"there is no file {path}; check the path")
         data = read_limited(Path(path), MAX_BACKUP_BYTES, what="the exported gallery")
         people = from_plain(unseal_backup(data, password))
         recogniser = self.recogniser()

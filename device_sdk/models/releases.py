@@ -136,7 +136,7 @@ def verify_folder(folder: Path, release_key: str) -> BundleManifest:
 
     def read(name: str, limit: int) -> bytes:
         if not (folder / name).is_file():
-            raise CorruptDataError(f"the bundle has no {name}; fetch it again")
+            raise CorruptDataError(f"the bundle {folder} has no {name}; name its folder, or fetch it again")
         return read_limited(folder / name, limit, what=name)
 
     signed = bundles.verify(release_key, read(bundles.MANIFEST, MAX_JSON_BYTES), read(bundles.SIGNATURE, 1024))

@@ -34,11 +34,11 @@ def read_password(file: Path | None, *, confirm: bool) -> str:
             return str(typer.prompt("Password", hide_input=True, confirmation_prompt=confirm))
     password = _first_line(file).rstrip(b"\r\n")
     if not password:
-        raise ConfigError(f"the first line of the password file {file.name} is empty; write the password there")
+        raise ConfigError(f"the first line of the password file {file} is empty; write the password there")
     try:
         return password.decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"the password file {file.name} is not UTF-8 text; save it as such") from error
+        raise ConfigError(f"the password file {file} is not UTF-8 text; save it as such") from error
 
 
 def _first_line(file: Path) -> bytes:
@@ -47,9 +47,9 @@ def _first_line(file: Path) -> bytes:
         with file.open("rb") as stream:
             line = stream.readline(_MAX_PASSWORD_BYTES + 2)
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no password file {file.name}; check the path") from error
+        raise NotFoundError(f"there is no password file {file}; check the path") from error
     except OSError as error:
-        raise ConfigError(f"the password file {file.name} cannot be read ({error.strerror}); name another") from error
+        raise ConfigError(f"the password file {file} cannot be read ({error.strerror}); name another") from error
     if len(line.rstrip(b"\r\n")) > _MAX_PASSWORD_BYTES:
         raise ConfigError(f"the password file's first line is longer than {_MAX_PASSWORD_BYTES} bytes; name another")
     return line
