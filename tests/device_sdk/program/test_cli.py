@@ -454,3 +454,14 @@ def test_a_home_that_was_named_and_is_not_there_is_no_healthy_device(
 
 def test_a_device_without_a_fleet_cannot_know_whose_releases_to_trust(tmp_path: Path) -> None:
     assert "give the operator's by --key" in refused("bundle", "verify", tmp_path, "--home", tmp_path / "none").message
+
+
+@pytest.mark.parametrize(
+    "words", [("gallery", "import", "{}", "--password-file", "{}"), ("bundle", "verify", "{}", "--key", "a" * 64)]
+)
+def test_a_file_that_is_not_there_is_named_as_it_was_typed(home: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = tmp_path / "file"
+    file.write_text("a long password\n")
+    gone = tmp_path / "usb" / "gone"
+    typed = [word.format(gone if number == 2 else file) for number, word in enumerate(words)]
+    assert str(gone) in refused(*typed, "--home", home).message
