@@ -42,7 +42,7 @@ from coordinator.service.models import ModelsService
 from coordinator.service.operator import OperatorService
 from coordinator.service.revocations import Revocations
 from coordinator.service.rounds import RoundsService, add_rounds_service
-from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen
+from coordinator.service.rpc import CallInterceptor, ErrorInterceptor, connection_limits, listen, wrapping
 from coordinator.store import audit
 from coordinator.store.database import sole_server
 from coordinator.store.ownership import check_ownership
@@ -132,7 +132,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         shares = ConnectionShares(
             config.connections_per_address, config.connections_per_device, silent_s=2 * config.first_message_s
         )
-        server, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
+        server, services, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
         log = _log_keeper(home, config, stores, clock)
         await stores.thread.run(stores.store.log_releases)
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log, revocations)
@@ -150,8 +150,9 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
             add_rounds_service(rounds, to)
             operator_pb2_grpc.add_OperatorServicer_to_server(operators, to)
 
-        add_services(server)
-        models_pb2_grpc.add_ModelsServicer_to_server(ModelsService(stores.store, stores.thread, stores.models), server)
+        add_services(services)
+        models = ModelsService(stores.store, stores.thread, stores.models)
+        models_pb2_grpc.add_ModelsServicer_to_server(models, services)
         if replication is not None:
             replication.serve(engine, gate, add_services)
         async with (
@@ -317,9 +318,12 @@ def _server(
     shares: ConnectionShares,
     metrics: Metrics,
     traces: RoundTraces,
-    *last: grpc.aio.ServerInterceptor,
-) -> tuple[grpc.aio.Server, int]:
-    """Return a server that demands a certificate of either authority, and its port; `last` see admitted calls."""
+    *last: CallInterceptor,
+) -> tuple[grpc.aio.Server, grpc.aio.Server, int]:
+    """Return a server that demands a certificate of either authority, what takes its services, and its port.
+
+    `last` see admitted calls.
+    """
     authority = home.authority()
     leaf = ServerLeaf(authority, config.server_names, clock.now_utc)
     client_cas = authority.certificate_pem + home.public(home.trusted_ca_path)
@@ -337,10 +341,10 @@ def _server(
     )
     limiter = CallLimiter(config.device_calls_per_minute, config.device_calls_at_once)
     access = AccessInterceptor(gate, limiter, first_message_s=config.first_message_s, heard=shares.heard)
-    interceptors = (ErrorInterceptor(metrics.call_ended, traces.call), access, *last)
-    server = grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=config.max_calls)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=config.max_calls)
     change = "; free the port, or set listen in coordinator.toml: where it listens, whatever the address is"
-    return server, listen(server, config.listens_at, leaf.credentials(client_ca=client_cas), change=change)
+    port = listen(server, config.listens_at, leaf.credentials(client_ca=client_cas), change=change)
+    return server, wrapping(server, ErrorInterceptor(metrics.call_ended, traces.call), access, *last), port
 
 
 def _probes(

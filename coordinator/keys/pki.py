@@ -300,13 +300,19 @@ def peer_identity(
     """
     leaf = load_certificate(leaf_pem)
     if _is_signed_by(leaf, device_ca):
-        return device_identity(leaf, device_ca, now)
+        return _device_identity(leaf, device_ca, now)
     return operator_identity(leaf, operator_ca, now)
 
 
 def device_identity(leaf: x509.Certificate, device_ca: x509.Certificate, now: datetime) -> PeerIdentity:
     """Return the device that a leaf of `device_ca` names; its id must be the digest of the leaf's own key."""
-    _check_leaf(leaf, device_ca, now)
+    _check_signed_by(leaf, device_ca, what="certificate")
+    return _device_identity(leaf, device_ca, now)
+
+
+def _device_identity(leaf: x509.Certificate, device_ca: x509.Certificate, now: datetime) -> PeerIdentity:
+    """Return the device that a leaf names which is known to bear the signature of `device_ca`."""
+    _check_signed_leaf(leaf, device_ca, now)
     public_key = _check_p256(leaf.public_key(), what="the device certificate")
     names = _uris(leaf)
     ids = [name.removeprefix(_DEVICE_PREFIX) for name in names if name.startswith(_DEVICE_PREFIX)]
@@ -446,6 +452,11 @@ def _check_leaf(leaf: x509.Certificate, ca: x509.Certificate, now: datetime) -> 
     Issuer and period come first, for messages a person can act on; the library's own path validation decides.
     """
     _check_signed_by(leaf, ca, what="certificate")
+    _check_signed_leaf(leaf, ca, now)
+
+
+def _check_signed_leaf(leaf: x509.Certificate, ca: x509.Certificate, now: datetime) -> None:
+    """Raise CertificateError as `_check_leaf` does, of a leaf whose signature was looked at."""
     if now < leaf.not_valid_before_utc:
         ahead_s = (leaf.not_valid_before_utc - now).total_seconds()
         raise CertificateError(f"certificate is not valid for another {ahead_s:.0f} s; check the clocks of both sides")

@@ -38,6 +38,7 @@ from coordinator.service.rpc import (
     connection_limits,
     listen,
     peer_host,
+    wrapping,
 )
 from coordinator.store import audit
 from coordinator.store.database import sole_server
@@ -107,12 +108,14 @@ async def running(home: RegistrarHome, config: RegistrarConfig, clock: Callable[
             further=Quorum.of(config.witnesses, config.witnesses_needed).besides(witness.key),
             release_key=config.release_key,
         )
-        registrar_pb2_grpc.add_RegistrarServicer_to_server(service, join)
+        services = wrapping(join, ErrorInterceptor(), _FairInterceptor(config, join_shares))
+        registrar_pb2_grpc.add_RegistrarServicer_to_server(service, services)
         admin, admin_shares = _server(MAX_MESSAGE_BYTES, _OPERATOR_CALLS, config)
         operators_ca = home.operators(clock()).certificate
         operators = RegistrarAdminService(registry, operators_ca, home.trusted_ca, worker, clock)
         callers = _Callers(home, pki.to_pem(operators_ca))
-        registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, admin)
+        services = wrapping(admin, ErrorInterceptor(), _FairInterceptor(config, admin_shares))
+        registrar_pb2_grpc.add_RegistrarAdminServicer_to_server(operators, services)
         ports = Ports(
             listen(join, config.join_listen, leaf.credentials(), change=_CHANGE.format("listen")),
             listen(
@@ -199,5 +202,4 @@ def _server(max_message_bytes: int, calls: int, config: RegistrarConfig) -> tupl
         ("grpc.max_connection_idle_ms", _IDLE_MS),
     )
     shares = ConnectionShares(config.connections_per_address, silent_s=_SILENT_S)
-    interceptors = (ErrorInterceptor(), _FairInterceptor(config, shares))
-    return grpc.aio.server(interceptors=interceptors, options=options, maximum_concurrent_rpcs=_MAX_CALLS), shares
+    return grpc.aio.server(options=options, maximum_concurrent_rpcs=_MAX_CALLS), shares

@@ -27,7 +27,7 @@ from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread
 from coordinator.service.access import Gate
 from coordinator.service.metrics import Metrics
-from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen
+from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen, wrapping
 from coordinator.store.thread import StoreThread
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
@@ -82,15 +82,15 @@ class Replication:
         access = PeerAccess(gate, authority.certificate, self._clock)
         last = ForwardingInterceptor(self.keeper, self._routes, None)
         self._server = server = grpc.aio.server(
-            interceptors=(ErrorInterceptor(self._metrics.call_ended), access, last),
             options=(*SERVER_OPTIONS, *connection_limits(calls=config.max_calls), ("grpc.so_reuseport", 0)),
         )
         leaf = ServerLeaf(authority, (host, "localhost", "127.0.0.1"), self._clock.now_utc)
         address = config.replica_listen or f"[::]:{port}"
         change = " for other replicas; free the port, or change replica_listen"
         listen(server, address, leaf.credentials(client_ca=authority.certificate_pem), change=change)
-        add_services(server)
-        replicas_pb2_grpc.add_ReplicasServicer_to_server(ReplicasService(engine, self.stores, self.keeper), server)
+        services = wrapping(server, ErrorInterceptor(self._metrics.call_ended), access, last)
+        add_services(services)
+        replicas_pb2_grpc.add_ReplicasServicer_to_server(ReplicasService(engine, self.stores, self.keeper), services)
 
     async def start(self, engine: Engine) -> None:
         """Clear away what this replica may, then be one of them; tasks begin as their leases are taken."""

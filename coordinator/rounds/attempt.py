@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from coordinator.rounds.masked import MaskedRound
@@ -117,9 +118,8 @@ class Attempt:
             return after
         if self.masked is None:
             raise ViolationError("this task's sums are not masked; do what its stage events say")
-        payload = await self._payload(self.masked, step.device_id) if step.stage is Stage.UPLOAD else b""
         try:
-            await in_thread(self.masked.accept, step, payload)
+            await self._accepted(self.masked, step)
         except LateError:
             if after[0] is not state:
                 raise  # else the machine counts the device already, and needs nothing more of it
@@ -127,16 +127,23 @@ class Attempt:
             return advance(self.rules, state, Stepped(event.device_id, event.stage, is_enough=True), now)
         return after
 
-    async def _payload(self, masked: MaskedRound, device_id: DeviceId) -> bytes | Elsewhere:
-        """Return the masked vector of a device, whose bytes are on stable storage, or that a replica holds it."""
-        upload = await self._stores.thread.run(self._stores.store.upload, self.record.id, device_id)
-        if upload is None:
-            raise NotFoundError("this device has sent no vector; upload it, then go on")
-        if self._stores.sums_of(self.plan) is not None:
-            return _elsewhere(upload.blob)
-        read = self._stores.spool.read_unhashed  # the protocol checks the vector's hash itself
-        data = await in_thread(read, self.record.id, device_id, upload.blob.size_bytes)
-        return data[: masked.payload_bytes]
+    async def _accepted(self, masked: MaskedRound, step: StepRecord) -> None:
+        """Have the protocol's server take a step, which brings a vector where its stage is that of uploads."""
+        if step.stage is not Stage.UPLOAD:
+            masked.accept(step)  # less work than to have a thread do it, which would have Python's lock as well
+            await asyncio.sleep(0)  # other calls go on between two steps
+        elif self._stores.sums_of(self.plan) is None:
+            await in_thread(self._take_vector, masked, step)
+        else:
+            upload = await self._stores.thread.run(self._stores.store.upload, self.record.id, step.device_id)
+            if upload is None:
+                raise NotFoundError("this device has sent no vector; upload it, then go on")
+            await in_thread(masked.accept, step, _elsewhere(upload.blob))
+
+    def _take_vector(self, masked: MaskedRound, step: StepRecord) -> None:
+        """Add a masked vector to the sum, whose bytes are on stable storage here; the protocol checks its hash."""
+        data = self._stores.spool.read_unhashed(self.record.id, step.device_id, self.upload_bytes)
+        masked.accept(step, data[: masked.payload_bytes])
 
     async def _followed(self, transition: Transition, now: float) -> Transition:
         """Return the transition once the protocol has ended the stages that the machine left.

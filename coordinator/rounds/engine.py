@@ -614,7 +614,7 @@ class Engine:
         record = await self._record(name)
         if not record.stage.is_over:  # an error ended the task's loop, and the round goes on in another one
             raise UnreachableError("the round is being picked up; follow it again", retry_after_s=2.0)
-        step = await self._stores.thread.run(self._stores.store.participant, record.id, device_id)
+        step = await self._last_step(device_id, record, attempt)
         if record.stage is Stage.CLOSED and step not in COUNTED:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         yield _news(record, RoundState(record.stage, 0.0, reason=record.reason))
@@ -634,6 +634,12 @@ class Engine:
         if step is None:
             raise NotFoundError("this device was not selected for that round; check in again")
         return attempt, record if attempt is None else attempt.record
+
+    async def _last_step(self, device_id: DeviceId, record: RoundRecord, attempt: Attempt | None) -> Step | None:
+        """Return how far a device came in an attempt that is over: as it is known here, or committed by others."""
+        if attempt is not None and attempt.state.stage.is_over:
+            return attempt.step_of(device_id)
+        return await self._stores.thread.run(self._stores.store.participant, record.id, device_id)
 
     def _attempts(self, task_id: TaskId) -> list[Attempt]:
         """Return the newest attempts of a running task's cohorts."""

@@ -87,6 +87,13 @@ class Spool:
             raise _over() from error
         return SpoolFile(file, f"{round_id}/{device_id}", self._key, self._buffers, self._entries)
 
+    def stored_bytes(self, round_id: RoundId, device_id: DeviceId) -> int:
+        """Return how much of what a device sends is on stable storage; nothing is made where nothing arrived."""
+        if not (self._folder / str(round_id) / device_id).exists():
+            return 0
+        with self.open(round_id, device_id) as file:
+            return file.sync()
+
     def read(self, round_id: RoundId, device_id: DeviceId, blob: BlobId) -> bytes:
         """Return a committed contribution; raises CorruptDataError unless it is the announced one."""
         data = self.read_unhashed(round_id, device_id, blob.size_bytes)

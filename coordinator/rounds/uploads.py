@@ -23,10 +23,10 @@ from mien.errors import (
     UnreachableError,
     ViolationError,
 )
-from mien.protocol.ids import DeviceId, RoundId
+from mien.protocol.ids import DeviceId
 from mien.protocol.rounds import BlobId, RoundRef, Stage
 from mien.protocol.uploads import UploadPiece
-from mien.rounds.machine import Left, RoundState, Step, Uploaded
+from mien.rounds.machine import COUNTED, Left, RoundState, Step, Uploaded
 from mien.rounds.plan import TaskPlan
 from mien.rounds.records import RoundRecord, StepRecord, UploadRecord
 
@@ -125,15 +125,13 @@ class Uploads:
             return UploadProgress(kept.blob.size_bytes, is_accepted=True)
 
     async def _progress(self, device_id: DeviceId, name: RoundRef) -> UploadProgress:
-        target, record = await self._desk.locate(device_id, name)
-        self._check_open(target, record, device_id)
+        found, record = await self._desk.locate(device_id, name)
+        target = self._check_open(found, record, device_id)
         await self._give_way((record.id, device_id))
-        upload = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
-        if upload is None:
-            return UploadProgress(0, is_accepted=False)
-        if upload.is_committed:
-            return UploadProgress(upload.blob.size_bytes, is_accepted=True)
-        return UploadProgress(await self.threads.run(self._stored_bytes, record.id, device_id), is_accepted=False)
+        if target.step_of(device_id) in COUNTED:
+            return UploadProgress(target.upload_bytes, is_accepted=True)
+        stored = self.stores.spool.stored_bytes
+        return UploadProgress(await self.threads.run(stored, record.id, device_id), is_accepted=False)
 
     async def _counted(self, device_id: DeviceId, name: RoundRef) -> UploadRecord | None:
         """Return a device's contribution where it counts, None where it does not.
@@ -144,11 +142,6 @@ class Uploads:
         _, record = await self._desk.locate(device_id, name)
         kept = await self.stores.thread.run(self.stores.store.upload, record.id, device_id)
         return kept if kept is not None and kept.is_committed and record.stage is not Stage.ABORTED else None
-
-    def _stored_bytes(self, round_id: RoundId, device_id: DeviceId) -> int:
-        """Return what is in a spool file, once that is on stable storage."""
-        with self.stores.spool.open(round_id, device_id) as file:
-            return file.sync()
 
     async def _give_way(self, key: tuple[int, str]) -> None:
         """End an older connection of a device, perhaps dead: what it brought is kept. One that is complete and only

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import os
 import resource
@@ -42,6 +43,7 @@ _STRANGERS: Final = 3
 _MANY_FILES: Final = 1024 * 1024
 """Open files of a process that has no limit."""
 
+_KNOWN_PEERS: Final = 4096
 _DEFER_S: Final = 60
 _FOLDER: Final = "/dev/fd"
 _TCP_INFO_BYTES: Final = 160
@@ -315,6 +317,7 @@ def _plain(host: str) -> str:
     return str(mapped or address)
 
 
+@functools.lru_cache(_KNOWN_PEERS)
 def _parsed(peer: str) -> _Peer | None:
     kind, _, rest = unquote(peer).partition(":")
     host, _, number = rest.rpartition(":")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -21,9 +21,9 @@ from coordinator.keys.note_keys import log_signer, vouch
 from coordinator.operator.witness_client import add_checkpoint
 from coordinator.rounds.pulse import Pulse
 from coordinator.store import round_log
-from coordinator.store.round_log import LogHead
+from coordinator.store.round_log import LoggedEntry, LogHead
 from coordinator.store.store import Store
-from coordinator.store.thread import StoreThread
+from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import MienError, NotFoundError, TransparencyError
 from mien.log.checkpoints import Checkpoint, Note, Signature
 from mien.log.entries import certificate_entry
@@ -60,6 +60,16 @@ class EntryProof:
     entry: bytes = field(default=b"", repr=False)
 
 
+@dataclass(frozen=True)
+class _Wanted:
+    """A question about the log: how its entry is found, how many entries the phone saw, what to say of no entry."""
+
+    find: Callable[..., int | LoggedEntry | None]
+    args: tuple[str | None, ...]
+    first_size: int
+    lacking: str
+
+
 @dataclass
 class _Silent:
     """A witness that did not cosign last time: why, when it is asked again, and the call that runs."""
@@ -92,7 +102,9 @@ class LogKeeper:
         self._store, self._thread, self._clock, self._cosigner = store, thread, clock, cosigner
         self._signer = log_signer(authority)
         self._vouched = vouch(authority, self.public_key)
-        self._proofs: dict[tuple[int, int, int], tuple[list[bytes], list[bytes]]] = {}
+        self._proofs: dict[tuple[int, ...], tuple[list[bytes], list[bytes]]] = {}
+        self._own = -1, ""
+        self._ask = Grouped(thread, self._answers)
         self._wanted, self._cosigned = Pulse(), Pulse()
         self._witnessed: int | None = None
         self._kept_at = float("-inf")
@@ -207,43 +219,65 @@ class LogKeeper:
 
         Raises NotFoundError where the log has no statement of the round.
         """
-        position = await self._log(round_log.position_of, "round", subject)
-        if position is None:
-            raise NotFoundError("the log holds no statement of this round; it began before there was a log")
-        return await self._prove(position, first_size, limit_s)
+        lacking = "the log holds no statement of this round; it began before there was a log"
+        return await self._prove(_Wanted(round_log.position_of, ("round", subject), first_size, lacking), limit_s)
 
     async def prove_release(self, model_id: str, population: str | None, first_size: int, limit_s: float) -> EntryProof:
         """Return the proof of a model's newest release to a population, or to all, in the same way.
 
         Raises NotFoundError where the log has no such release.
         """
-        logged = await self._log(round_log.release_of, model_id, population)
-        if logged is None:
-            raise NotFoundError("the log holds no release of this model to this device's population")
-        proof = await self._prove(logged.position, first_size, limit_s)
-        return replace(proof, entry=logged.entry.data)
+        lacking = "the log holds no release of this model to this device's population"
+        return await self._prove(_Wanted(round_log.release_of, (model_id, population), first_size, lacking), limit_s)
 
-    async def _prove(self, position: int, first_size: int, limit_s: float) -> EntryProof:
+    async def _prove(self, wanted: _Wanted, limit_s: float) -> EntryProof:
         ends = self._clock.monotonic_s() + limit_s
         while True:
-            count, head = self._cosigned.count, await self._log(round_log.read_head)
-            if head.cosigned_size > max(position, first_size - 1):
-                return await self._proof(head.cosigned, head.cosigned_size, position, first_size)
-            left_s = ends - self._clock.monotonic_s()
-            if self._cosigner is None or left_s <= 0:
-                note = await self._log(self._checkpoint, head.size)
-                return await self._proof(str(note), head.size, position, first_size)
+            left_s, count = ends - self._clock.monotonic_s(), self._cosigned.count
+            is_last = self._cosigner is None or left_s <= 0
+            proof = await self._ask((wanted, is_last))
+            if proof is not None:
+                return proof
             self._wanted.beat()
             await self._cosigned.after(count, left_s)
 
-    async def _proof(self, note: str, size: int, position: int, first_size: int) -> EntryProof:
-        """Return a proof; all phones of a round ask for the same one, which the log, once so long, never changes."""
-        wanted = (size, position, first_size)
+    def _answers(self, asked: Sequence[tuple[_Wanted, bool]]) -> list[EntryProof | None]:
+        """Return the proofs that phones ask for at the same time, most of them one round's, by one transaction."""
+
+        def answers(db: sa.Connection) -> list[EntryProof | None]:
+            head = round_log.read_head(db)
+            found = {each: self._answer(db, head, *each) for each in set(asked)}
+            return [found[each] for each in asked]
+
+        return self._store.round_log(answers)
+
+    def _answer(self, db: sa.Connection, head: LogHead, wanted: _Wanted, is_last: bool) -> EntryProof | None:
+        """Return a proof; None where that waits for a cosigned checkpoint, unless it `is_last`: by the log's own."""
+        found = wanted.find(db, *wanted.args)
+        if found is None:
+            raise NotFoundError(wanted.lacking)
+        position, entry = (found, b"") if isinstance(found, int) else (found.position, found.entry.data)
+        if head.cosigned_size > max(position, wanted.first_size - 1):
+            note, size = head.cosigned, head.cosigned_size
+        elif is_last:
+            note, size = self._own_note(db, head.size), head.size
+        else:
+            return None
+        return EntryProof(note, position, *self._proof(db, size, position, wanted.first_size), entry)
+
+    def _own_note(self, db: sa.Connection, size: int) -> str:
+        """Return the checkpoint that the log signs alone, made once: a log, once so long, never changes."""
+        if self._own[0] != size:
+            self._own = size, str(self._checkpoint(db, size))
+        return self._own[1]
+
+    def _proof(self, db: sa.Connection, *wanted: int) -> tuple[list[bytes], list[bytes]]:
+        """Return the proofs for a size, a position and a first size, made once for all phones of a round."""
         if wanted not in self._proofs:
-            self._proofs[wanted] = await self._log(_proofs, *wanted)
+            self._proofs[wanted] = _proofs(db, *wanted)
             if len(self._proofs) > _KEPT_PROOFS:
                 del self._proofs[next(iter(self._proofs))]
-        return EntryProof(note, position, *self._proofs[wanted])
+        return self._proofs[wanted]
 
     def _due(self, db: sa.Connection) -> tuple[LogHead, Note, list[bytes]]:
         head = round_log.read_head(db)

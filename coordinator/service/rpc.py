@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext
-from functools import cached_property
-from typing import Any, Final, NoReturn, TypeAlias
+from typing import Any, Final, NoReturn, TypeAlias, cast
 from urllib.parse import unquote
 
 import grpc
@@ -68,29 +67,11 @@ def listen(server: grpc.aio.Server, address: str, credentials: grpc.ServerCreden
         raise ConfigError(f"cannot listen on {address}{change}") from error
 
 
-class CallInterceptor(grpc.aio.ServerInterceptor, ABC):
+class CallInterceptor(ABC):
     """Stands around every method of a server, in a way of its own; what handles calls has one of gRPC's four forms."""
 
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler | None:
-        """Return the called method's handler, wrapped."""
-        handler, method = await continuation(handler_call_details), handler_call_details.method
-        if handler is None:
-            return None
-        known = self._made.get(method)
-        if known is None or known[0] is not handler:
-            self._made[method] = known = handler, self._around_handler(handler, method)
-        return known[1]
-
-    @cached_property
-    def _made(self) -> dict[str, tuple[Handler, Handler]]:
-        """Handlers of methods that were called, and what they were wrapped into: made once, not for each call."""
-        return {}
-
-    def _around_handler(self, handler: Handler, method: str) -> Handler:
+    def around_handler(self, handler: Handler, method: str) -> Handler:
+        """Return a method's handler, wrapped."""
         sides = (handler.request_streaming, handler.response_streaming)
         form = "_".join("stream" if streaming else "unary" for streaming in sides)
         call = self.wrapped(getattr(handler, form), form, method)
@@ -108,6 +89,34 @@ class CallInterceptor(grpc.aio.ServerInterceptor, ABC):
     def codec(self, handler: Handler) -> tuple[Any, Any]:
         """Return what reads requests and what writes replies."""
         return handler.request_deserializer, handler.response_serializer
+
+
+class _Wrapping:
+    """Takes services for a server: what `add_XServicer_to_server` asks of one."""
+
+    def __init__(self, server: grpc.aio.Server, interceptors: Sequence[CallInterceptor]) -> None:
+        self._server, self._interceptors = server, interceptors
+
+    def add_generic_rpc_handlers(self, _handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """Take nothing: generated code registers the same methods by their names as well."""
+
+    def add_registered_method_handlers(self, service_name: str, method_handlers: Mapping[str, Handler]) -> None:
+        """Give the server a service's methods, each within all that stands around it."""
+        made = {name: self._wrapped(each, f"/{service_name}/{name}") for name, each in method_handlers.items()}
+        self._server.add_registered_method_handlers(service_name, made)
+
+    def _wrapped(self, handler: Handler, method: str) -> Handler:
+        for interceptor in reversed(self._interceptors):
+            handler = interceptor.around_handler(handler, method)
+        return handler
+
+
+def wrapping(server: grpc.aio.Server, *interceptors: CallInterceptor) -> grpc.aio.Server:
+    """Return what takes services for a server, with `interceptors` around each of their methods, the outermost first.
+
+    They are wrapped once. gRPC asks a server's own interceptors at each call, which costs more than many calls' work.
+    """
+    return cast("grpc.aio.Server", _Wrapping(server, interceptors))
 
 
 class ErrorInterceptor(CallInterceptor):

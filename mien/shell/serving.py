@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import structlog
 
+from mien.shell.memory import collect_rarely
 from mien.shell.systemd import notify
 
 T = TypeVar("T")
@@ -36,6 +37,7 @@ async def serve_until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, signalled, number)
     async with running as ready:
+        collect_rarely()
         announce(ready)
         notify("READY=1")
         await stop.wait()

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 
 from coordinator.keys import pki
-from coordinator.service.rpc import ErrorInterceptor, connection_limits, peer_host, peer_leaf_pem
+from coordinator.service.rpc import ErrorInterceptor, connection_limits, peer_host, peer_leaf_pem, wrapping
 from mien.errors import CertificateError, LateError, MienError, PermissionDeniedError, RateLimitedError
 from mien.protocol.status import from_rpc_error
 
@@ -70,8 +70,8 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Run a server as the coordinator does (both authorities trusted, a certificate demanded) and yield its port."""
     leaf = pki.issue_server_leaf(COORDINATOR, ["127.0.0.1"], NOW)
-    server = grpc.aio.server(interceptors=(ErrorInterceptor(on_end),), options=options)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test", HANDLERS),))
+    server = grpc.aio.server(options=options)
+    wrapping(server, ErrorInterceptor(on_end)).add_registered_method_handlers("test", HANDLERS)
     roots = REGISTRAR.certificate_pem + COORDINATOR.certificate_pem
     tls = grpc.ssl_server_credentials([(leaf.key_pem, leaf.chain_pem)], roots, require_client_auth=True)
     port = server.add_secure_port("127.0.0.1:0", tls)
