@@ -333,14 +333,15 @@ class CoordinatorClient:
         """Send a contribution and return once the server has it on stable storage and counts it.
 
         `masked` is message 5 of secure aggregation where the contribution is a masked vector. After an interruption it
-        goes on from the byte that the server has. Raises LateError when the round went on without it, ReplayError when
-        the server holds other bytes of ours.
+        goes on from the byte that the server has; what fits one piece is first sent without asking for that. Raises
+        LateError when the round went on without it, ReplayError when the server holds other bytes of ours.
         """
         retries = self._retries()
-        sent = -1
+        sent, asks = -1, len(data) > CHUNK_BYTES
         while True:
             try:
-                status = self._upload_status(ref)
+                status = self._upload_status(ref) if asks else rounds_pb2.UploadStatus()
+                asks = True
                 if not status.accepted:
                     if status.received_bytes > sent:
                         sent = status.received_bytes

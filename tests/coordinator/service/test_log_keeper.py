@@ -87,7 +87,7 @@ class Bench:
         cosigned = self.witness.cosign(*asked, list(request.consistency), request.certificates_after)
         return registrar_pb2.CosignReply(cosigned=cosigned.note, size=cosigned.size)
 
-    def keeper(self) -> LogKeeper:
+    def keeper(self, *, is_cosigned: bool = True) -> LogKeeper:
         async def ask(witness: WitnessAddress, asked: AddCheckpoint) -> bytes | int:
             further = self.further[witness.key.name]
             if further.says_nothing is not None:
@@ -95,7 +95,8 @@ class Bench:
             return further.answer(asked)
 
         addresses = [WitnessAddress(each.signer.key, "https://x") for each in self.further.values()]
-        return LogKeeper(self.store, self.thread, COORDINATOR, self.clock, self.ask, addresses, ask)
+        cosigner = self.ask if is_cosigned else None
+        return LogKeeper(self.store, self.thread, COORDINATOR, self.clock, cosigner, addresses, ask)
 
     def cosigners(self) -> set[str]:
         """Return the further witnesses that signed the newest checkpoint that was kept."""
@@ -124,6 +125,28 @@ def checked(keeper: LogKeeper, proof: EntryProof, entry: LogEntry, first: int, f
     check_inclusion(leaf_hash(entry.data), proof.position, checkpoint.size, proof.inclusion, checkpoint.root)
     check_consistency(first, first_root, checkpoint.size, checkpoint.root, proof.consistency)
     return checkpoint
+
+
+def test_phones_that_ask_together_share_what_is_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round's phones all ask for its statement: two transactions, for the first one and for the rest."""
+    reads = list[object]()
+
+    async def story() -> None:
+        keeper = bench.keeper(is_cosigned=False)
+        bench.append(numbered(1), numbered(2))
+        read = bench.store.round_log
+        monkeypatch.setattr(bench.store, "round_log", lambda call: [reads.append(call), read(call)][1])
+        asked = [(numbered(1 + number % 2), number % 3) for number in range(40)]
+        proofs = await asyncio.gather(*(keeper.prove(entry.subject, first, 30.0) for entry, first in asked))
+        for proof, (entry, first) in zip(proofs, asked, strict=True):
+            checked(keeper, proof, entry, first, read(lambda db, first=first: round_log.root(db, first)))
+        assert len(reads) <= 2
+        lost = keeper.prove(numbered(3).subject, 0, 30.0)
+        answers = await asyncio.gather(keeper.prove(numbered(2).subject, 0, 30.0), lost, return_exceptions=True)
+        assert isinstance(answers[0], EntryProof)
+        assert isinstance(answers[1], NotFoundError)
+
+    asyncio.run(story())
 
 
 def test_a_phone_that_asks_has_the_statement_cosigned(bench: Bench) -> None:

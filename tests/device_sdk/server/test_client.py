@@ -538,6 +538,14 @@ def test_an_upload_that_counts_already_is_not_sent_again(fleet: Fleet) -> None:
     assert "upload" not in script.calls
 
 
+def test_what_fits_one_piece_is_sent_before_it_is_asked_about(fleet: Fleet) -> None:
+    script = Script()
+    script.upload = script.fails_first(1, OffsetError("have all"), rounds_pb2.UploadStatus(accepted=True))
+    with connected(fleet, script) as client:
+        client.upload(REF, CONTENT[:CHUNK_BYTES])
+    assert script.calls == ["upload", "upload_status", "upload"]
+
+
 def test_a_wrong_offset_asks_for_the_status_again(fleet: Fleet) -> None:
     script = Script()
     script.upload = script.fails_first(2, OffsetError("have 7"), rounds_pb2.UploadStatus(accepted=True))

@@ -34,6 +34,28 @@ def test_pages_are_faulted_in_once_and_not_for_every_message() -> None:
     assert int(run.stdout) < 2_000
 
 
+LOOKS = """
+import gc, sys
+from mien.shell.memory import collect_rarely
+held = [[] for _ in range(50_000)]
+if sys.argv[1:] == ["rarely"]:
+    collect_rarely()
+looked = list()
+gc.callbacks.append(lambda phase, told: looked.append(told["generation"]))
+made = [[] for _ in range(9_000)]
+print(len(looked), len(gc.get_objects()) < 50_000)
+"""
+
+
+def test_a_server_looks_for_cycles_rarely_and_not_among_what_stays() -> None:
+    printed = [
+        subprocess.run([sys.executable, "-c", LOOKS, *how], capture_output=True, text=True, check=True).stdout.split()
+        for how in ([], ["rarely"])
+    ]
+    assert int(printed[0][0]) > 10
+    assert printed[1] == ["0", "True"]
+
+
 CRASH = """
 import ctypes, importlib, os, resource, sys
 import typer

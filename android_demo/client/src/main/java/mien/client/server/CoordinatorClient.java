@@ -315,17 +315,19 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /**
      * Sends a masked vector and returns once the server has it on stable storage and counts it; after an interruption it
-     * goes on from the byte that the server has. {@code consent} is asked before each try and each piece; what it throws
-     * ends the upload.
+     * goes on from the byte that the server has; what fits one piece is first sent without asking for that. {@code
+     * consent} is asked before each try and each piece; what it throws ends the upload.
      */
     public void upload(RoundRef ref, byte[] data, byte[] masked, Runnable consent) {
         Retry retry = new Retry(clock, random, PATIENCE_MS);
         long sent = -1;
+        boolean asks = data.length > Uploading.CHUNK_BYTES;
         while (true) {
             consent.run();
             MienException error = new MienException(ErrorCode.UNREACHABLE, SERVER + " took only a part; retry");
             try {
-                UploadStatus status = uploadStatus(ref);
+                UploadStatus status = asks ? uploadStatus(ref) : UploadStatus.getDefaultInstance();
+                asks = true;
                 if (!status.getAccepted()) {
                     if (status.getReceivedBytes() > sent) {
                         sent = status.getReceivedBytes();

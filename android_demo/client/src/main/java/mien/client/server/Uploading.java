@@ -18,7 +18,7 @@ import mien.v1.RoundsOuterClass.UploadStatus;
 
 /** One upload stream, from a byte on; no faster than the network takes it. */
 final class Uploading implements ClientResponseObserver<UploadChunk, UploadStatus> {
-    private static final int CHUNK_BYTES = 256 * 1024;
+    static final int CHUNK_BYTES = 256 * 1024;
 
     private final UploadHeader header;
     private final byte[] data;
