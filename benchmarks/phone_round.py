@@ -1,15 +1,15 @@
 """What a phone's round costs the coordinator: from connection and check-in to the closed sum, masked, over mutual TLS.
 
-The coordinator is a process of its own with its usual settings, but for limits that are by address, since all phones
-share one. Phones are light: real connections, certificates, keys, masks and messages, contributions that are made up,
-several in each of a few processes, and each certificate is checked once a process. `server_cpu_ms_per_phone` is the
-coordinator's own processor time, of all its threads, over the cohort: what phones cost themselves is not in it, and
-`idle_cpu_share`, what the coordinator takes while the connected phones say nothing and the prober asks, is subtracted
-for as long as the round took, because that says how fast this machine's phones are. `bytes_per_phone` is what their
-sockets sent and were sent, `messages_per_phone` counts gRPC's messages in both directions. `p99_control_ms` is how long
-another phone waits for `Hello` meanwhile; phones and coordinator share this machine's cores, so it is no better than
-they leave it. `peak_mb` is the most memory that the coordinator held, `kept_bytes_per_phone` what the round added to
-its database: history, audit log and log of private sums.
+The coordinator is a process of its own with its usual settings, but for limits that are by address, or on how slow a
+caller is, since all phones share one address and one machine. Phones are light: real connections, certificates, keys,
+masks and messages, contributions that are made up, several in each of a few processes, and each certificate is checked
+once a process. `server_cpu_ms_per_phone` is the coordinator's own processor time, of all its threads, over the cohort:
+what phones cost themselves is not in it, and `idle_cpu_share`, what the coordinator takes while the connected phones
+say nothing and the prober asks, is subtracted for as long as the round took, because that says how fast this machine's
+phones are. `bytes_per_phone` is what their sockets sent and were sent, `messages_per_phone` counts gRPC's messages in
+both directions. `p99_control_ms` is how long another phone waits for `Hello` meanwhile; phones and coordinator share
+this machine's cores, so it is no better than they leave it. `peak_mb` is the most memory that the coordinator held,
+`kept_bytes_per_phone` what the round added to its database: history, audit log and log of private sums.
 
 The keys above are of contributions of 66 KB and the largest cohort of the run: 1000 phones, quick 100.
 """
@@ -124,7 +124,7 @@ class Tally:
 
 
 async def _round(folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
-    crowded = {"connections_per_address": 100_000, "check_in_hold_s": 5.0}
+    crowded = {"connections_per_address": 100_000, "check_in_hold_s": 5.0, "first_message_s": 600.0}
     with FakeFleet(folder, **crowded) as fleet:
         parameters = PARAMETERS[kilobytes]
         layout, spec = model(parameters)

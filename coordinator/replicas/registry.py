@@ -7,7 +7,7 @@ owner is refused (`coordinator.replicas.fencing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -203,11 +203,13 @@ class Registry:
 
     # Contributions
 
-    def hold(self, round_id: RoundId, device_id: DeviceId) -> None:
-        """Have it known that this replica can add a contribution up."""
-        upload = sa.and_(UPLOADS.c.round_id == round_id, UPLOADS.c.device_id == device_id)
+    def hold(self, uploads: Sequence[tuple[RoundId, DeviceId]]) -> list[None]:
+        """Have it known that this replica can add these contributions up."""
+        upload = sa.and_(UPLOADS.c.round_id == sa.bindparam("of"), UPLOADS.c.device_id == sa.bindparam("by"))
+        held = sa.update(UPLOADS).where(upload).values(held_by=self.replica.replica_id)
         with self._transaction() as db:
-            db.execute(sa.update(UPLOADS).where(upload).values(held_by=self.replica.replica_id))
+            db.execute(held, [{"of": round_id, "by": device_id} for round_id, device_id in sorted(uploads)])
+        return [None] * len(uploads)
 
     def holders(self, round_id: RoundId) -> dict[DeviceId, str]:
         """Return which replica holds which device's contribution to an attempt."""

@@ -23,7 +23,7 @@ from coordinator.rounds.closing import Stores
 from coordinator.rounds.engine import Engine
 from coordinator.rounds.pulse import in_thread, log_end
 from coordinator.rounds.uploads import UploadTarget
-from coordinator.store.thread import StoreThread
+from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import MienError, NotFoundError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.ids import DeviceId, PopulationId, RoundId, TaskId
@@ -37,6 +37,7 @@ from mien.rounds.records import RoundRecord, StepRecord
 _LOG: Final = structlog.get_logger()
 _LIMIT_S: Final = 60.0
 _PLANS: Final = 256
+_TASKS: Final = 4096
 
 
 class Desks:
@@ -48,7 +49,8 @@ class Desks:
     ) -> None:  # fmt: skip
         """`thread` is the registry's own."""
         self._engine, self._stores, self._keeper, self._peers = engine, stores, keeper, peers
-        self._spool, self._registry, self._thread = spool, registry, thread
+        self._spool, self._hold = spool, Grouped(thread, registry.hold)
+        self._populations: dict[TaskId, PopulationId] = {}
         self._plans: dict[tuple[str, Role], TaskPlan] = {}
         self._away: weakref.WeakSet[_Away] = weakref.WeakSet()
         self._refreshing: asyncio.Task[None] | None = None
@@ -56,7 +58,7 @@ class Desks:
 
     async def locate(self, device_id: DeviceId, name: RoundRef) -> tuple[UploadTarget | None, RoundRecord]:
         """Return the attempt that takes a device's upload, None where it is an old one, and its record."""
-        population = (await self._stores.thread.run(self._stores.store.task, name.task_id)).population
+        population = await self._population(name.task_id)
         owner = await self._keeper.owner(population)
         found: tuple[UploadTarget | None, RoundRecord]
         if owner is None or owner.address is None:
@@ -66,6 +68,15 @@ class Desks:
         target, record = found
         return (None if target is None else _Shared(target, self, population, record.id)), record
 
+    async def _population(self, task_id: TaskId) -> PopulationId:
+        """Return a task's population, which never changes."""
+        if task_id not in self._populations:
+            task = await self._stores.thread.run(self._stores.store.task, task_id)
+            if len(self._populations) >= _TASKS:
+                self._populations.clear()
+            self._populations[task_id] = task.population
+        return self._populations[task_id]
+
     def runs(self, population: PopulationId) -> bool:
         """Return whether this replica runs a population's tasks."""
         return self._keeper.owns(population)
@@ -73,7 +84,7 @@ class Desks:
     async def keep(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Return once a complete contribution is in the bucket, and this replica known to hold it."""
         await in_thread(self._spool.publish, round_id, device_id)
-        await self._thread.run(self._registry.hold, round_id, device_id)
+        await self._hold((round_id, device_id))
 
     async def _ask(self, owner: Owner, device_id: DeviceId, name: RoundRef) -> tuple[_Away | None, RoundRecord]:
         """Return another replica's attempt; raises what it says of the device."""
