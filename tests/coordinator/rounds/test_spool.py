@@ -48,6 +48,18 @@ def test_a_contribution_comes_back_whole_and_is_never_in_clear(spool: Spool, tmp
     assert (tmp_path / "spool" / "7" / "d1").stat().st_mode & 0o777 == 0o600
 
 
+def test_asking_how_much_is_there_makes_nothing(spool: Spool, tmp_path: Path) -> None:
+    assert spool.stored_bytes(7, "d1") == 0
+    assert not (tmp_path / "spool" / "7").exists()
+    data = contribution()
+    with spool.open(7, "d1") as file:
+        file.append(data[:9], offset=0)
+        file.sync()
+    assert spool.stored_bytes(7, "d1") == 9
+    spool.remove_round(7)
+    assert spool.stored_bytes(7, "d1") == 0
+
+
 def test_an_upload_resumes_where_it_stopped(spool: Spool) -> None:
     data = contribution()
     with spool.open(7, "d1") as file:
