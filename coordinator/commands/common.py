@@ -115,7 +115,7 @@ async def find_task(coordinator: Coordinator, wanted: str) -> operator_pb2.TaskS
 
     tasks = await coordinator.tasks()
     exact = [task for task in tasks if task.task_id == wanted]
-    near = exact or [task for task in tasks if task.name == wanted or task.task_id.startswith(wanted)]
+    near = exact or [task for task in tasks if wanted and (task.name == wanted or task.task_id.startswith(wanted))]
     if len(near) > 1:
         near = [task for task in near if not TaskState(task.state).is_over] or near
     if not near:

@@ -5,7 +5,8 @@ Whoever can change an invite on its way can also change the fingerprints within;
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -18,7 +19,7 @@ from mien.protocol.invite import Invite
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.doing import counting, doing
-from mien.shell.files import create_private
+from mien.shell.files import create_private, write_atomically
 
 if TYPE_CHECKING:
     from coordinator.operator.registrar_client import Device, IssuedInvite, RegistrarAdmin
@@ -50,7 +51,7 @@ def make_invites(
 ) -> None:
     """Make invites, one a device: print the only one, or write all of them into a new file (`write_invites`).
 
-    Where the registrar refuses one of several, those before it are written before its error is raised.
+    Where the registrar refuses one of several, those before it are handed on before its error is raised.
     """
     valid_s = invite_seconds(valid_hours)
     if count > 1 and out is None and not as_json:
@@ -58,19 +59,24 @@ def make_invites(
             f"--count {count} needs --out FILE: one that ends in .html shows a QR code for each, another has one "
             "invite a line"
         )
-    if out is not None:
-        check_new_file(out)
     issued: list[IssuedInvite] = []
 
     async def question(registrar: RegistrarAdmin) -> None:
         async for each in invites_of(registrar, population, count, valid_s=valid_s, note=note):
             issued.append(each)
 
-    try:
-        ask(question)
-    finally:
-        if out is not None and issued:
-            write_invites(issued, out)
+    with contextlib.nullcontext() if out is None else reserved(out):
+        try:
+            ask(question)
+        finally:
+            if issued:
+                _hand_on(issued, population, is_one=count == 1, out=out, as_json=as_json)
+
+
+def _hand_on(issued: Sequence[IssuedInvite], population: str, *, is_one: bool, out: Path | None, as_json: bool) -> None:
+    """Print invites, or write them to a file and say so; without a file people see the first."""
+    if out is not None:
+        write_invites(issued, out)
     made = [
         {"url": each.url, "expires_unix_s": each.expires_unix_s, "population": population}
         | {"fingerprints": fingerprints(each.url)}
@@ -81,11 +87,10 @@ def make_invites(
         if out is None:
             draw_invite(issued[0].url, issued[0].expires_unix_s)
         else:
-            say(f"{_invites(count)} in {out}. {_good(issued[0].expires_unix_s)}")
+            say(f"{_invites(len(issued))} in {out}. {_good(issued[0].expires_unix_s)}")
             _say_fingerprints(issued[0].url)
 
-    one = out is None and count == 1
-    result = made[0] if one else {"invites": made, "file": out and str(out)}
+    result = made[0] if out is None and is_one else {"invites": made, "file": out and str(out)}
     shell.emit(result, as_json=as_json, human=human)
 
 
@@ -97,20 +102,33 @@ async def invites_of(
         yield await registrar.create_invite(population, valid_s=valid_s, note=note)
 
 
-def check_new_file(path: Path) -> None:
-    """Raise unless invites can be written to a new file: once they are made it would be too late."""
+@contextlib.contextmanager
+def reserved(path: Path) -> Iterator[None]:
+    """Hold the place of a new file while the block runs; raises where it cannot be written.
+
+    Once invites are made it would be too late, and they would count against `invites_per_day`. A block that writes
+    nothing leaves nothing.
+    """
     if path.exists():
         raise AlreadyExistsError(f"{path} exists already; name a new file")
     if not path.parent.is_dir():
         raise NotFoundError(f"there is no folder {path.parent}; make it, or name a file in another one")
+    try:
+        create_private(path, b"")
+    except OSError as error:
+        raise NotFoundError(f"{path} cannot be written ({error.strerror}); name another file") from error
+    try:
+        yield
+    finally:
+        if not path.stat().st_size:
+            path.unlink()
 
 
 def write_invites(issued: Sequence[IssuedInvite], path: Path) -> None:
-    """Write invites to a new file for its owner alone: a page of QR codes for .html, else one a line."""
-    if path.suffix.lower() in (".html", ".htm"):
-        create_private(path, _page(issued).encode())
-    else:
-        create_private(path, "".join(f"{each.url}\n" for each in issued).encode())
+    """Write invites to a file for its owner alone, new or reserved: a page of QR codes for .html, else one a line."""
+    is_page = path.suffix.lower() in (".html", ".htm")
+    text = _page(issued) if is_page else "".join(f"{each.url}\n" for each in issued)
+    write_atomically(path, text.encode(), private=True)
 
 
 def _page(issued: Sequence[IssuedInvite]) -> str:

@@ -17,7 +17,11 @@ holds both, and one folder all keys.
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import os
+import shlex
+import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -32,14 +36,16 @@ from coordinator.commands.common import Json, now
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.folder import ServerHome
 from coordinator.home.home import CoordinatorHome
+from coordinator.home.settings import port_of
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
-from mien.errors import AlreadyExistsError, ConfigError
+from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
 from mien.shell.doing import doing
 from mien.shell.files import InFolder, make_folder, storage_errors, write_atomically
+from mien.shell.lock import is_taken, lock_file
 
 if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator
@@ -163,8 +169,13 @@ def quickstart(
     fleet = QuickFleet(folder)
     if fleet.is_made:
         _check_same(fleet, address, port)
+        _check_is_down(fleet)
+        then = f"phones know the fleet in {folder} by it: free it, or make another one with {_elsewhere('NEW_FOLDER')}"
+        _check_free(fleet.registrar.resolve().config, fleet.coordinator.resolve().config, then)
     else:
-        make_fleet(fleet, invites, address or _HOST, port or _PORT)
+        host = _host_of(address)
+        _check_free(*_configs(host, port or _PORT), f"name other ports: {_elsewhere(folder)}")
+        make_fleet(fleet, invites, host, port or _PORT)
     logs.configure(as_json=as_json)
 
     def announce(released: str) -> None:
@@ -192,9 +203,7 @@ def make_fleet(fleet: QuickFleet, invites: int, host: str, port: int) -> None:
 
     if fleet.folder.exists() and (not fleet.folder.is_dir() or any(fleet.folder.iterdir())):
         raise AlreadyExistsError(f"{fleet.folder} is not empty, and no fleet of quickstart; name a new folder")
-    join, admin, rounds = f"{host}:{port}", f"{_HOST}:{port + 1}", f"{host}:{port + 3}"
-    registrar = RegistrarConfig(join, rounds, admin)
-    coordinator = CoordinatorConfig(rounds, registrar_address=join, registrar_admin_address=admin)
+    registrar, coordinator = _configs(host, port)
     os.umask(0o077)
     parent = fleet.folder.absolute().parent
     make_folder(parent)
@@ -212,6 +221,64 @@ def make_fleet(fleet: QuickFleet, invites: int, host: str, port: int) -> None:
         with contextlib.suppress(FileNotFoundError):
             fleet.folder.rmdir()
         made.folder.rename(fleet.folder)
+
+
+def _configs(host: str, port: int) -> tuple[RegistrarConfig, CoordinatorConfig]:
+    """Return both servers' settings in a fleet whose phones reach it at `host`."""
+    join, admin, rounds = f"{host}:{port}", f"{_HOST}:{port + 1}", f"{host}:{port + 3}"
+    coordinator = CoordinatorConfig(rounds, registrar_address=join, registrar_admin_address=admin)
+    return RegistrarConfig(join, rounds, admin), coordinator
+
+
+def _host_of(address: str) -> str:
+    """Return --address as it stands before a port, in brackets where it is of IPv6.
+
+    Raises ConfigError for one that this machine, on which both servers talk to each other by it, cannot resolve.
+    """
+    with contextlib.suppress(ValueError):
+        return f"[{ipaddress.IPv6Address(address)}]"
+    host = address or _HOST
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ConfigError(f"--address is {address!r}; write a name or IP alone; --port has the port")
+    try:
+        socket.getaddrinfo(host.strip("[]"), None)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"--address is {address!r}, which this machine cannot resolve; name one that it and the phones can reach, "
+            "such as this machine's IP"
+        ) from error
+    return host
+
+
+def _elsewhere(folder: Path | str) -> str:
+    """Return what to type for a fleet at other ports than these."""
+    return f"mien-coordinator quickstart {shlex.quote(os.fspath(folder))} --port PORT"
+
+
+def _check_free(registrar: RegistrarConfig, coordinator: CoordinatorConfig, then: str) -> None:
+    """Raise ConfigError that ends in `then` for the first port that another program has or that we may not take."""
+    for place in (registrar.join_listen, registrar.operators_listen, coordinator.listens_at):
+        host, port = place.rpartition(":")[0].strip("[]"), port_of(place)
+        try:
+            with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((host, port))
+        except OSError as error:  # others, such as a machine without IPv6, gRPC has ways around
+            if error.errno in (errno.EADDRINUSE, errno.EACCES):
+                why = "is in use" if error.errno == errno.EADDRINUSE else "may not be taken by this user"
+                raise ConfigError(f"port {port} {why}; {then}") from error
+
+
+def _check_is_down(fleet: QuickFleet) -> None:
+    """Raise AlreadyExistsError while a made fleet is up."""
+    for home in (fleet.registrar, fleet.coordinator):
+        with lock_file(home.lock_path) as handle:
+            if not is_taken(handle):
+                listing = f"mien-coordinator task list --home {shlex.quote(os.fspath(fleet.coordinator.folder))}"
+                raise AlreadyExistsError(
+                    f"the fleet in {fleet.folder} is up already; go on with it by {listing}, or stop it with Ctrl-C "
+                    "where it runs"
+                )
 
 
 def _check_same(fleet: QuickFleet, address: str, port: int) -> None:
@@ -259,8 +326,14 @@ async def _running(fleet: QuickFleet, invites: int) -> AsyncIterator[str]:
         server.running(fleet.registrar, registrar, WallClock().now_utc),
         serve.running(fleet.coordinator, coordinator, Clock()),
     ):
-        async with connect(coordinator.address, fleet.coordinator.operator_credentials()) as asked:
-            released = await _released(fleet, asked)
+        try:
+            async with connect(coordinator.address, fleet.coordinator.operator_credentials()) as asked:
+                released = await _released(fleet, asked)
+        except UnreachableError as error:
+            raise UnreachableError(
+                f"this machine does not reach its own servers at {coordinator.address}; see that the address is its "
+                "own, or make another fleet in a new folder, with --address"
+            ) from error
         await _invite(fleet, invites)
         yield released
 
@@ -304,5 +377,4 @@ async def _invite(fleet: QuickFleet, count: int) -> None:
     async with connect_admin(operator.resolve().config.admin_address, operator.operator_credentials()) as registrar:
         issued = [each async for each in invites_of(registrar, "default", count, note="quick start")]
     for path in (fleet.invites_page_path, fleet.invites_path):
-        path.unlink(missing_ok=True)
         write_invites(issued, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -14,7 +15,7 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, now
 from coordinator.commands.tables import Column, listing
-from mien.errors import ConfigError, DrainingError, NotFoundError, UnreachableError
+from mien.errors import AlreadyExistsError, ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.format import gathered
 from mien.records import from_mapping
 from mien.shell import cli as shell
@@ -76,18 +77,47 @@ def submit(
 
     task = read_task(file, in_groups=True)
     shown = disclosures(task)
-    if not as_json:
-        _say_task(task, shown)
-    status = ask(home, lambda coordinator: coordinator.submit(task, token or secret_hex(16)))
-    result = {**to_plain(status), "discloses": shown}
-    shell.emit(
-        result,
-        as_json=as_json,
-        human=lambda: say(
-            f"Task {status.task_id} is {status.state}. Follow it: "
-            f"mien-coordinator task watch {task.name}{home_flag(home)}"
-        ),
-    )
+
+    async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str]:
+        earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
+        if not as_json:
+            _say_task(task, shown)
+        return await coordinator.submit(task, token or secret_hex(16)), earlier
+
+    status, earlier = ask(home, question)
+
+    def human() -> None:
+        if earlier:
+            say(earlier)
+        watch = f"mien-coordinator task watch {status.task_id if earlier else task.name}{home_flag(home)}"
+        say(f"Task {status.task_id} is {status.state}. Follow it: {watch}")
+
+    shell.emit({**to_plain(status), "discloses": shown}, as_json=as_json, human=human)
+
+
+def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, home: Path) -> str:
+    """Return what there is to say of tasks of a task's name, or that ask for the same; empty where nothing.
+
+    Raises AlreadyExistsError while one of that name goes on: people say names, and would mean either.
+    """
+    from mien.protocol.canonical import task_to_json
+
+    namesakes = [other for other in tasks if other.name == task.name]
+    for other in namesakes:
+        if other.state not in _TASK_OVER:
+            flag = home_flag(home)
+            raise AlreadyExistsError(
+                f"task {task.name} goes on already ({other.task_id}, {other.state}): mien-coordinator task watch "
+                f"{task.name}{flag} follows it, mien-coordinator task cancel {task.name}{flag} ends it; for one more "
+                "beside it write another name into the file"
+            )
+    for other in tasks:
+        if other.state not in _TASK_OVER and other.task_json == task_to_json(replace(task, name=other.name)):
+            return f"Warning: task {other.name} ({other.task_id}) asks for the same and goes on: phones do it twice."
+    if not namesakes:
+        return ""
+    other = namesakes[-1]
+    return f"An earlier task of this name is {other.state} ({other.task_id}); this is one more."
 
 
 def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:

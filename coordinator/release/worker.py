@@ -9,6 +9,7 @@ import asyncio
 import importlib.util
 import json
 import math
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,11 @@ from typing import Any, Final
 from mien.errors import TABLE, ConfigError, CorruptDataError, MienError, MissingDependencyError, UnreachableError
 from mien.evaluation.gates import Evidence
 from mien.records import from_mapping
+from mien.shell import exits
 from mien.shell.doing import doing, relayed
 
 _MODULE: Final = "simulation.program.worker"
+_INTERRUPTED: Final = (exits.EXIT_INTERRUPTED, -signal.SIGINT, -signal.SIGTERM)
 _BY_EXIT_CODE: Final = {row.exit_code: cls for cls, row in TABLE.items()}
 
 
@@ -168,10 +171,17 @@ def _run(arguments: Sequence[str]) -> str:
             sys.stderr.write(last)
             last = line
         printed = child.stdout.read()
-    if child.returncode != 0:
-        raise _error(child.returncode, last)
+    _check(child.returncode, last)
     sys.stderr.write(last)
     return printed
+
+
+def _check(exit_code: int, told: str) -> None:
+    """Raise unless the worker ended well: its error, or KeyboardInterrupt where Ctrl-C, meant for us both, did it."""
+    if exit_code in _INTERRUPTED:
+        raise KeyboardInterrupt
+    if exit_code != 0:
+        raise _error(exit_code, told)
 
 
 def _error(exit_code: int, told: str) -> MienError:
@@ -186,5 +196,7 @@ def _error(exit_code: int, told: str) -> MienError:
         message = last_line.strip().partition("): ")[2] or last_line.strip() or "it said nothing"
     cls = _BY_EXIT_CODE.get(exit_code)
     if cls is None:
-        return CorruptDataError(f"the worker failed (exit code {exit_code}): {message[:300]}")
+        killed = exit_code == -signal.SIGKILL
+        hint = "; a system short of memory ends programs so: free some, then run again" if killed else ""
+        return CorruptDataError(f"the worker failed (exit code {exit_code}): {message[:300]}{hint}")
     return cls(message[:600])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from mien.errors import AlreadyExistsError, CorruptDataError
+from mien.errors import AlreadyExistsError, CorruptDataError, NotFoundError
 from mien.shell.files import read_limited, write_atomically
 
 _MAX_BYTES = 64 * 1024
@@ -20,11 +20,14 @@ def ready_file(path: Path | None) -> Iterator[Callable[[Mapping[str, object]], N
     """Yield what writes the file once the program is ready; at the block's end the file is removed.
 
     A file that a killed program left is removed at the start, so that nobody takes it for this program's. Raises
-    AlreadyExistsError where the program that wrote it still runs. `path` None: nothing is written.
+    AlreadyExistsError where the program that wrote it still runs, NotFoundError where there is no folder for it. `path`
+    None: nothing is written.
     """
     if path is None:
         yield lambda _told: None
         return
+    if not path.parent.is_dir():
+        raise NotFoundError(f"there is no folder {path.parent}; make it, or name another --ready-file")
     if path.exists():
         if is_live(path):
             raise AlreadyExistsError(f"{path} belongs to a program that runs; stop it, or name another --ready-file")

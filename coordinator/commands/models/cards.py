@@ -71,7 +71,7 @@ def _found(store: Store, wanted: str) -> ModelId:
         if newest is None:
             raise NotFoundError("no model is released yet; give an id that mien-coordinator model list shows")
         return newest.model_id
-    near = [model.model_id for model in store.models() if model.model_id.startswith(wanted)]
+    near = [model.model_id for model in store.models() if wanted and model.model_id.startswith(wanted)]
     if len(near) != 1:
         told = "several models fit" if near else "no model fits"
         raise NotFoundError(f"{told} {wanted!r}; give an id that mien-coordinator model list shows")

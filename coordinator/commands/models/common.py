@@ -23,7 +23,7 @@ async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelM
     """Return a model with its layout, by id, the beginning of one, or 'released'."""
     if wanted == "released":
         return await coordinator.manifest()
-    near = [model.model_id for model in await coordinator.models() if model.model_id.startswith(wanted)]
+    near = [model.model_id for model in await coordinator.models() if wanted and model.model_id.startswith(wanted)]
     if len(near) != 1:
         found = "several models fit" if near else "no model fits"
         raise NotFoundError(f"{found} {wanted!r}; give an id that mien-coordinator model list shows")

@@ -51,6 +51,8 @@ def test_several_that_go_on_are_named() -> None:
 def test_none() -> None:
     with pytest.raises(NotFoundError, match="no task fits 'day'"):
         found("day", ("aa", "night", "running"))
+    with pytest.raises(NotFoundError, match="no task fits ''"):  # as of an unset variable: not the only one there is
+        found("", ("aa", "night", "running"))
 
 
 @pytest.mark.parametrize("asks", ["operator.client", "operator.registrar_client"])

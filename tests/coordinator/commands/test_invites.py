@@ -54,10 +54,14 @@ def test_a_page_has_a_code_for_each(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "3 invites, one a phone, are in" in capsys.readouterr().out
 
 
-def test_those_before_a_refusal_are_not_lost(tmp_path: Path) -> None:
+def test_those_before_a_refusal_are_not_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(MienError, match="no invites are left"):
-        made(2, 3, tmp_path / "invites.txt")
+        made(2, 3, tmp_path / "invites.txt", as_json=False)
     assert len((tmp_path / "invites.txt").read_text().splitlines()) == 2
+    assert "2 invites, one a phone, are in" in capsys.readouterr().out
+    with pytest.raises(MienError, match="no invites are left"):
+        made(2, 3, None)
+    assert len(json.loads(capsys.readouterr().out)["invites"]) == 2
 
 
 def test_without_a_file_json_has_them_all_and_people_are_told_of_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,8 +80,19 @@ def test_no_invite_is_made_for_a_file_that_cannot_be_written(tmp_path: Path) -> 
     def ask(question: Callable[..., Any]) -> Any:
         return asyncio.run(question(registrar))
 
-    for out, error in ((tmp_path / "old.txt", AlreadyExistsError), (tmp_path / "none" / "a.txt", NotFoundError)):
+    for out, error in (
+        (tmp_path / "old.txt", AlreadyExistsError),
+        (tmp_path / "none" / "a.txt", NotFoundError),
+        (tmp_path / ("a" * 250), NotFoundError),  # with the ending of its temporary file the name is too long
+    ):
         with pytest.raises(error):
             make_invites(ask, "default", 0, "", count=2, out=out, as_json=True)
     assert registrar.left == 9
     assert (tmp_path / "old.txt").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["old.txt"]
+
+
+def test_a_refusal_at_once_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(RateLimitedError):
+        made(0, 3, tmp_path / "invites.txt")
+    assert not [*tmp_path.iterdir()]

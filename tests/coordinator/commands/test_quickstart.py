@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from coordinator.commands import cli
-from coordinator.commands.quickstart import QuickFleet, make_fleet
+from coordinator.commands.quickstart import QuickFleet, _host_of, make_fleet
 from coordinator.commands.tasks import read_task
 from coordinator.release.signing import read_key
 from mien.errors import AlreadyExistsError, ConfigError, MienError
 from mien.models.bundles import name_of
+from mien.shell.lock import exclusive
 
 
 @pytest.fixture(name="fleet", scope="module")
@@ -88,3 +91,58 @@ def test_what_it_says_next_names_files_of_the_fleet(fleet: QuickFleet, capsys: p
     assert made <= {path.name for path in named if path.exists()}
     assert {path.name for path in named} - made == {"phones", "invites.html"}
     fleet.invites_path.unlink()
+
+
+@pytest.fixture(name="taken")
+def port_taken() -> Iterator[int]:
+    """A port at which somebody listens, with room above it for those of a fleet."""
+    with socket.socket() as listener:
+        for port in range(20_000, 60_000):
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            listener.listen()
+            yield port
+            return
+    pytest.skip("no port is free")
+
+
+@pytest.mark.parametrize("below", [0, 1, 3])
+def test_a_port_in_use_names_the_flag_and_makes_no_folder(tmp_path: Path, taken: int, below: int) -> None:
+    done = CliRunner().invoke(cli.app, ["quickstart", str(tmp_path / "fleet"), "--port", str(taken - below)])
+    assert isinstance(done.exception, ConfigError)
+    assert re.search(rf"port {taken} is in use; .*quickstart {tmp_path}/fleet --port PORT", str(done.exception))
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_made_fleet_whose_port_is_in_use_names_another_folder_too(tmp_path: Path, taken: int) -> None:
+    fleet = QuickFleet(tmp_path / "fleet")
+    make_fleet(fleet, 5, "127.0.0.1", taken)
+    done = CliRunner().invoke(cli.app, ["quickstart", str(fleet.folder)])
+    assert isinstance(done.exception, ConfigError)
+    assert re.search(rf"port {taken} is in use; phones know .* NEW_FOLDER --port PORT", str(done.exception))
+
+
+def test_a_fleet_that_is_up_says_what_to_type(fleet: QuickFleet) -> None:
+    for home in (fleet.registrar, fleet.coordinator):
+        with exclusive(home.lock_path, program=home.name):
+            done = CliRunner().invoke(cli.app, ["quickstart", str(fleet.folder)])
+        assert isinstance(done.exception, AlreadyExistsError)
+        assert f"is up already; go on with it by mien-coordinator task list --home {fleet.folder}/coordinator" in str(
+            done.exception
+        )
+
+
+@pytest.mark.parametrize(
+    ("address", "says"), [("no.such.host.invalid", "cannot resolve"), ("10.0.0.1:7440", "--port has the port")]
+)
+def test_an_address_of_no_use_makes_no_folder(tmp_path: Path, address: str, says: str) -> None:
+    done = CliRunner().invoke(cli.app, ["quickstart", str(tmp_path / "fleet"), "--address", address])
+    assert isinstance(done.exception, ConfigError)
+    assert says in str(done.exception)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_an_address_of_ipv6_needs_no_brackets() -> None:
+    assert _host_of("::1") == _host_of("[::1]") == "[::1]"

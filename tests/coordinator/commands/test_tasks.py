@@ -18,8 +18,9 @@ from coordinator.commands.tasks import (
     left_to_do,
     not_chosen,
     read_task,
+    said_of_earlier,
 )
-from mien.errors import ConfigError
+from mien.errors import AlreadyExistsError, ConfigError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
 from mien.protocol.rounds import Stage
@@ -263,3 +264,20 @@ def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) ->
     file.write_text('name = "night"\npreset = "phones"\ndeadlines = 3\n')
     with pytest.raises(ConfigError, match="deadlines"):
         read_task(file)
+
+
+def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:
+    task = TaskSpec("spring")
+
+    def said(*tasks: tuple[str, str, TaskSpec]) -> str:
+        statuses = [
+            operator_pb2.TaskStatus(task_id=task_id, name=spec.name, state=state, task_json=task_to_json(spec))
+            for task_id, state, spec in tasks
+        ]
+        return said_of_earlier(statuses, task, Path("fleet"))
+
+    with pytest.raises(AlreadyExistsError, match=r"\(aa, paused\).* task cancel spring --home fleet ends it"):
+        said(("bb", "running", TaskSpec("copy")), ("aa", "paused", task))
+    assert "copy (aa) asks for the same" in said(("aa", "running", TaskSpec("copy")))
+    assert "is done (aa); this is one more" in said(("aa", "done", task), ("bb", "done", TaskSpec("copy")))
+    assert not said(("aa", "running", TaskSpec("other", rounds=3)), ("bb", "done", TaskSpec("copy")))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mien.errors import AlreadyExistsError
+from mien.errors import AlreadyExistsError, NotFoundError
 from mien.shell.ready import is_live, ready_file, started
 
 
@@ -23,6 +23,11 @@ def test_it_is_there_while_the_program_is_ready(tmp_path: Path) -> None:
         assert (told["ready"], told["port"], told["pid"]) == (True, 7443, os.getpid())
         assert is_live(path)
     assert not path.exists()
+
+
+def test_a_folder_that_is_missing_is_told_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no folder .*none; make it"), ready_file(tmp_path / "none" / "a.json"):
+        pytest.fail("began")
 
 
 def test_it_goes_when_the_program_fails(tmp_path: Path) -> None:

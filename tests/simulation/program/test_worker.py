@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -273,15 +274,21 @@ class TestFromTheCoordinator:
         """A traceback, a signal, silence: never a success, never an unknown class."""
         for code, line, says in (
             (1, "ZeroDivisionError: division by zero\n", r"exit code 1\): ZeroDivisionError"),
-            (-9, "", r"exit code -9\): it said nothing"),
+            (-9, "", r"exit code -9\): it said nothing; a system short of memory"),
             (-9, f"{DOES}\n{DOES}\n", r"exit code -9\): it said nothing"),
-            (-9, f"{DOES}\nno memory is left\n{DOES}\n", r"exit code -9\): no memory is left$"),
+            (-9, f"{DOES}\nno memory is left\n{DOES}\n", r"exit code -9\): no memory is left; a system"),
             (1, '{"no": "message"}', "exit code 1"),
         ):
             error = parent._error(code, line)
             assert type(error) is CorruptDataError
             with pytest.raises(CorruptDataError, match=says):
                 raise error
+
+    @pytest.mark.parametrize("code", [-signal.SIGINT, -signal.SIGTERM, 130])
+    def test_ctrl_c_in_the_child_is_ours_and_no_damage(self, code: int) -> None:
+        with pytest.raises(KeyboardInterrupt):
+            parent._check(code, f"{DOES}\n")
+        parent._check(0, "")
 
     @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
     def test_a_number_that_is_not_finite_is_no_record(self, number: str) -> None:
