@@ -43,7 +43,7 @@ def by_hour(
     names = hour_names(now_ms)
     labels = tuple(name if index % 4 == 3 else "" for index, name in enumerate(names))
     series = tuple((name, tuple(map(float, values))) for name, values in counts.items())
-    y = charts.linear([value for _, values in series for value in values], zero=True)
+    y = charts.counts([value for _, values in series for value in values])
     rows = tuple((f"{name}:00", *map(count, values)) for name, *values in zip(names, *counts.values(), strict=True))
     headed = [f"#{(heads or {}).get(name) or name.capitalize()}" for name in counts]
     table = Table(f"{anchor}-table", "By hour", f"{title}, by the hour", columns("Hour (UTC)", *headed), rows)
@@ -62,15 +62,19 @@ def figures(db: sa.Connection, now_ms: int) -> Iterator[Figure]:
     yield by_hour(
         "rounds-by-hour", "Attempts that ended", {"closed": closed, "aborted": aborted}, "attempts", now_ms,
         caption="In the hour (UTC) in which they ended.",
-        told=f"{count(sum(closed))} rounds closed within 24 hours, {count(sum(aborted))} attempts were aborted.",
+        told=f"Within 24 hours: {_number(sum(closed), 'round')} closed, {_number(sum(aborted), 'attempt')} aborted.",
     )  # fmt: skip
     phones = [summed.get(first + n, 0) for n in range(NUM_HOURS)]
     yield by_hour(
         "phones-by-hour", "Phones in sums", {"": phones}, "phones", now_ms, heads={"": "Phones"},
         caption="A phone counts once for each round that closed with it.",
-        told=f"Phones were in a sum {count(sum(phones))} times within 24 hours.",
+        told=f"Phones were in a sum {_number(sum(phones), 'time')} within 24 hours.",
     )  # fmt: skip
     yield _errors(db, now_ms)
+
+
+def _number(number: int, what: str) -> str:
+    return f"{count(number)} {what}" if number == 1 else f"{count(number)} {what}s"
 
 
 def _errors(db: sa.Connection, now_ms: int) -> Figure:

@@ -8,7 +8,7 @@ from collections import Counter
 import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import Row, attempt_page, model_link
-from coordinator.dashboard.views.tasks import find_task, metric_words
+from coordinator.dashboard.views.tasks import find_task, metric_words, said_as
 from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
@@ -41,7 +41,7 @@ def round_page(db: sa.Connection, task_id: str, round_number: int, attempt: int,
         sections,
         trail=(("Tasks", "/tasks"), (task.name, f"/tasks/{task_id}")),
         badge=stage_badge(row.stage),
-        commands=(f"mien-coordinator task watch {task.name}",),
+        commands=(f"mien-coordinator task watch {said_as(task)}",),
     )
 
 

@@ -15,6 +15,7 @@ from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
 from mien.format import count, moment, percent, size
 from mien.protocol.canonical import task_from_json
+from mien.rounds.records import TaskState
 from mien.shell.pages import (
     NOTHING,
     Bar,
@@ -65,7 +66,9 @@ def _row(row: Row, now_ms: int) -> Cells:
 
 def progress_cell(closed: int, rounds: int) -> Cell:
     """Return how many rounds have closed."""
-    return Cell(f"{count(closed)} of {count(rounds)} rounds", bar=Bar(closed / max(rounds, 1)))
+    return Cell(
+        f"{count(closed)} of {count(rounds)} round{'' if rounds == 1 else 's'}", bar=Bar(closed / max(rounds, 1))
+    )
 
 
 def find_task(db: sa.Connection, task_id: str) -> Row:
@@ -100,7 +103,12 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
 
 def _commands(row: Row) -> tuple[str, ...]:
     verbs = {"running": ("pause", "cancel"), "checking": ("cancel",), "paused": ("resume", "cancel")}.get(row.state, ())
-    return (f"mien-coordinator task watch {row.name}", *(f"mien-coordinator task {verb} {row.name}" for verb in verbs))
+    return tuple(f"mien-coordinator task {verb} {said_as(row)}" for verb in ("watch", *verbs))
+
+
+def said_as(row: Row) -> str:
+    """Return the word by which commands find a task: a name is that of one task only while it goes on."""
+    return str(row.task_id if TaskState(row.state).is_over else row.name)
 
 
 def _summary(row: Row, spec: TaskSpec, now_ms: int) -> Facts:

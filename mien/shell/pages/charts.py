@@ -241,6 +241,14 @@ def whole_numbers(low: int, high: int, *, num_ticks: int = 5) -> Axis:
     return Axis(low, high, tuple((mark, str(mark)) for mark in dict.fromkeys(marks)))
 
 
+def counts(values: Sequence[float]) -> Axis:
+    """Return an axis from zero whose marks are whole numbers: there is no half of a phone."""
+    high = max([*values, 1.0])
+    step = max(1, math.ceil(_round_step(high / 4)))
+    last = math.ceil(high / step) * step
+    return Axis(0.0, float(last), tuple((float(mark), str(mark)) for mark in range(0, last + 1, step)))
+
+
 def decades(low: int, high: int, words: Callable[[float], str]) -> Axis:
     """Return a logarithmic axis from 10^low to 10^high."""
     return Axis(10.0**low, 10.0**high, tuple((10.0**n, words(10.0**n)) for n in range(low, high + 1)), "log")

@@ -125,6 +125,15 @@ def test_axes_hold_all_values_between_round_marks() -> None:
     whole = charts.whole_numbers(1, 12)
     assert [mark for _, mark in whole.ticks] == ["1", "3", "6", "9", "12"]
     assert charts.whole_numbers(5, 5).place(5.0) == 0.5
+    for most, marks in (
+        (0, ["0", "1"]),
+        (1, ["0", "1"]),
+        (5, ["0", "2", "4", "6"]),
+        (90, ["0", "25", "50", "75", "100"]),
+    ):
+        axis = charts.counts([0, most])
+        assert ([mark for _, mark in axis.ticks], axis.low) == (marks, 0.0)
+        assert axis.high >= most
     log = charts.decades(-4, -1, words.rate)
     assert [log.place(value) for value in (1e-4, 1e-1, 0.0, 1.0)] == [0.0, 1.0, 0.0, 1.0]
     assert log.place(1e-3) == pytest.approx(1 / 3)

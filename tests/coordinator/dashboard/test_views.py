@@ -21,13 +21,13 @@ from coordinator.dashboard.words import short
 from coordinator.store import round_log as store_log
 from coordinator.store.report import report
 from coordinator.store.store import Store
-from coordinator.store.tables import CANDIDATES, PARTICIPANTS, REPLICAS, ROLL_OUTS, ROUNDS
+from coordinator.store.tables import CANDIDATES, PARTICIPANTS, REPLICAS, ROLL_OUTS, ROUNDS, TASKS
 from mien.errors import NotFoundError, UnreachableError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
 from mien.log.checkpoints import WITNESS, NoteSigner
 from mien.log.entries import certificate_entry
-from mien.rounds.records import CandidateRecord, CandidateState
+from mien.rounds.records import CandidateRecord, CandidateState, TaskState
 from mien.rounds.rollouts import spec_to_json
 from mien.shell.doctor import Finding
 from mien.shell.pages import Alerts, Cell, Chart, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
@@ -456,6 +456,16 @@ def test_the_last_24_hours_as_the_fleet_lived_them(reader: Reader, now_ms: int) 
     assert {column.label for column in lost.table.columns} >= {"Hour (UTC)", "Late", "Unreachable"}
     wanted = sa.select(sa.func.count()).where(PARTICIPANTS.c.error_code == "late", PARTICIPANTS.c.changed_ms >= since)
     assert sum(map(int, texts(lost.table, "Late"))) == reader.ask(lambda db: db.scalar(wanted)) > 0
+
+
+def test_commands_about_a_task_that_is_over_name_its_id(reader: Reader, now_ms: int) -> None:
+    """Its name may be another one's by now, and the command line would ask which is meant."""
+    rows = reader.ask(lambda db: db.execute(sa.select(TASKS)).all())
+    assert {TaskState(row.state).is_over for row in rows} == {True, False}
+    for row in rows:
+        word = row.task_id if TaskState(row.state).is_over else row.name
+        page = reader.ask(lambda db, row=row: tasks.task_page(db, row.task_id, now_ms))
+        assert page.commands[0] == f"mien-coordinator task watch {word}"
 
 
 def test_what_happened_last_leads_to_its_page(reader: Reader, now_ms: int) -> None:
