@@ -160,7 +160,7 @@ def quickstart(
 ) -> None:
     """Start a whole fleet in one folder, to try it out: servers, a released model, public faces, invites, a task.
 
-    Needs the simulation extra. Stays up until SIGTERM; the same command goes on with the same fleet.
+    Needs the extras coordinator and device, no torch. Stays up until SIGTERM; the same command goes on with the fleet.
 
     Example: mien-coordinator quickstart ./fleet
     """

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from device_sdk.models.packaged import sface_path
-from simulation.testing import free_port
 from tests import wheel
-from tests.newcomer.test_operator import Terminal
+from tests.newcomer.test_operator import Terminal, quick_port
 from tests.simulation.program.test_worker import people_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -44,7 +43,7 @@ def test_it_has_no_torch_and_every_program_answers(installed: Path) -> None:
 def test_models_are_imported_measured_and_released_in_it(installed: Path, tmp_path: Path) -> None:
     terminal, home = Terminal(tmp_path, installed), "--home fleet/coordinator"
     people_in(tmp_path / "people", 6, 3)
-    with terminal.staying(f"mien-coordinator quickstart ./fleet --port {free_port()}") as ready:
+    with terminal.staying(f"mien-coordinator quickstart ./fleet --port {quick_port()}") as ready:
         assert ready["ready"]
         imported = terminal.run(f"mien-coordinator model import {sface_path()} {home}")
         measured = terminal.run(f"mien-coordinator model evaluate {imported['model_id']} --data people {home}")
@@ -63,7 +62,7 @@ def test_models_are_imported_measured_and_released_in_it(installed: Path, tmp_pa
 def test_what_needs_torch_says_so(installed: Path, tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, installed)
     (tmp_path / "other.onnx").write_bytes(b"another model")
-    with terminal.staying(f"mien-coordinator quickstart ./fleet --port {free_port()}"):
+    with terminal.staying(f"mien-coordinator quickstart ./fleet --port {quick_port()}"):
         done = subprocess.run(
             [installed / "mien-coordinator", "model", "import", "other.onnx", "--home", "fleet/coordinator", "--json"],
             cwd=tmp_path, env=terminal.environment, capture_output=True, text=True, check=False,

@@ -1,26 +1,31 @@
-"""An operator's quick start: three commands from an empty folder to a closed round of five emulated phones."""
+"""An operator's quick start: the guide's three commands, from what a clone installs without torch to a closed round."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from coordinator.commands.quickstart import _check_free, _configs
+from mien.errors import ConfigError
 from simulation.testing import free_port
+from tests import wheel
+from tests.newcomer.test_integrator import block
 
 PROGRAMS = Path(sys.executable).parent
 LIMIT_S = 300.0
 PHONES = 5
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 
 class Terminal:
@@ -43,7 +48,7 @@ class Terminal:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         return answer
 
-    @contextmanager
+    @contextlib.contextmanager
     def staying(self, line: str) -> Iterator[dict[str, Any]]:
         """Start a command that stays up, and give what it says once it is ready; it must end well on SIGTERM."""
         with subprocess.Popen(
@@ -63,17 +68,45 @@ class Terminal:
         return [str(self._programs / program), *rest]
 
 
-def test_three_commands_to_a_closed_round_and_a_restart_that_goes_on(tmp_path: Path) -> None:
-    terminal, port = Terminal(tmp_path), free_port()
-    with terminal.staying(f"mien-coordinator quickstart ./fleet --port {port}") as ready:
+def quick_port() -> int:
+    """Return a port at which a quick start finds all of its ports free."""
+    while True:
+        with contextlib.suppress(ConfigError):
+            _check_free(*_configs("127.0.0.1", port := free_port()), "")
+            return port
+
+
+@pytest.fixture(name="programs", scope="module")
+def installed_without_torch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs that `pip install '.[coordinator,device]'` brings."""
+    folder = tmp_path_factory.mktemp("operator")
+    _, built = wheel.distributions(folder / "built")
+    return wheel.environment(folder / "environment", built, wheel.COORDINATOR_LOCK, wheel.DEVICE_LOCK).parent
+
+
+def test_three_commands_to_a_closed_round_and_a_restart_that_goes_on(
+    tmp_path: Path, programs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert not (programs.parent / "lib" / f"python3.{sys.version_info.minor}" / "site-packages" / "torch").exists()
+    lines = block("docs/operator.md", "## Quick start").splitlines()
+    readme = block("README.md", "### You run a fleet: registrar, coordinator, invites, tasks").splitlines()
+    assert [line.partition("#")[0].rstrip() for line in readme] == lines
+    assert len(lines) <= 3
+    first, submit, phones = lines
+    assert f"--count {PHONES} --rounds 1" in phones
+
+    terminal, began = Terminal(tmp_path, programs), time.monotonic()
+    with terminal.staying(f"{first} --port {quick_port()}") as ready:
         assert ready["ready"]
-        submitted = terminal.run("mien-coordinator task submit fleet/task.toml --home fleet/coordinator")
-        found = terminal.run(
-            f"mien-sim phones --invites fleet/invites.txt --count {PHONES} --rounds 1 --out fleet/phones"
-        )
+        up_s = time.monotonic() - began
+        submitted = terminal.run(submit)
+        found = terminal.run(phones)
         assert found["rounds_closed"] == 1
         assert found["uploads"] == PHONES
-        assert len(terminal.typed) == 3
+        assert len(terminal.typed) == len(lines)
+        closed_s = time.monotonic() - began
+    with capsys.disabled():
+        print(f" [{len(lines)} commands: {up_s:.1f} s to a fleet, {closed_s:.1f} s to a closed round]", end="")
 
     with terminal.staying("mien-coordinator quickstart ./fleet") as again:
         assert (again["model_id"], again["coordinator"]) == (ready["model_id"], ready["coordinator"])
