@@ -232,7 +232,7 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
                 async for event in coordinator.watch(found.task_id):
                     view.take(event)
                     live.update(view.draw())
-        if view.task is not None and (left := await left_to_do(coordinator, view.task)):
+        if view.task is not None and (left := await left_to_do(coordinator, view.task, home)):
             say(left)
 
     try:
@@ -241,7 +241,7 @@ def watch(task: Task, home: Home, as_json: Json = False) -> None:
         raise UnreachableError("the coordinator is shutting down; watch again when it is back") from error
 
 
-async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) -> str:
+async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus, home: Path) -> str:
     """Return what a task that ended leaves to its operator: its last model, where nobody judged or released it."""
     from mien.rounds.releases import UNJUDGED
 
@@ -250,17 +250,20 @@ async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus) ->
     found = {status.model_id: status for _, status in await coordinator.standings()}.get(task.model_id)
     if found is None or found.state != "candidate":  # released meanwhile, or the task went back to one in force
         return ""
-    name = task.model_id[:12]
+    name, flag = task.model_id[:12], home_flag(home)
     if found.reason == UNJUDGED:
         return (
             f"Model {name} is not released, and {UNJUDGED}: mien-coordinator model evaluate {name} --data FACES "
-            f"--keep-thresholds, then model release {name}"
+            f"--keep-thresholds{flag}, then model release {name}{flag}"
         )
     from mien.protocol.canonical import task_from_json
 
     if task_from_json(task.task_json).gates.release != "manual":
         return ""
-    return f"Model {name} waits for its release by hand: mien-coordinator model show {name}, then model release {name}"
+    return (
+        f"Model {name} waits for its release by hand: mien-coordinator model show {name}{flag}, then model release "
+        f"{name}{flag}"
+    )
 
 
 @app.command()

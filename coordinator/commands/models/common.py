@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import fields
+from coordinator.commands.common import fields, home_flag
 from mien.errors import ConfigError, NotFoundError
 from mien.protocol.ids import ModelId
 from mien.shell import cli as shell
@@ -44,7 +45,7 @@ def tell(model: models_pb2.ModelManifest, as_json: bool, what: str) -> None:
     shell.emit(to_plain(model), as_json=as_json, human=lambda: say(f"Model {model.model_id} is {what}."))
 
 
-def said_of_thresholds(spec_json: bytes, model_id: str, then: str) -> str:
+def said_of_thresholds(spec_json: bytes, model_id: str, home: Path, then: str) -> str:
     """Return that phones recognise nobody with a model, and what to do, at last `then`; empty where they do."""
     from mien.rounds.thresholds import PHONES_MAX_FMR, decides
 
@@ -52,7 +53,7 @@ def said_of_thresholds(spec_json: bytes, model_id: str, then: str) -> str:
         return ""
     return (
         f"Phones recognise nobody with it: it has no threshold for a false match rate of {PHONES_MAX_FMR:g} or less. "
-        f"Next: mien-coordinator model evaluate {model_id[:12]} --data FACES --keep-thresholds{then}"
+        f"Next: mien-coordinator model evaluate {model_id[:12]} --data FACES --keep-thresholds{home_flag(home)}{then}"
     )
 
 

@@ -128,7 +128,7 @@ def import_model(
             signed = (b"", b"") if graphs is None else await _signed_here(coordinator, kept, folder, signing_key)
             released = await _released(coordinator, kept, folder, signed) if release else kept
             then = ", then this import again with a new folder: thresholds are signed, too" if graphs else ""
-            lacking = said_of_thresholds(kept.spec_json, kept.model_id, "" if unsigned else then)
+            lacking = said_of_thresholds(kept.spec_json, kept.model_id, home, "" if unsigned else then)
             return released, kept.model_id in known, lacking
 
         model, was_there, lacking = ask(home, question)

@@ -85,6 +85,7 @@ def release(
     signing_key = None if key is None else _signing_key(home, key)
     faces = None if key is None or without_thresholds else _faces(home, data, aligned=aligned)
     found = ask(home, lambda coordinator: find_model(coordinator, model))
+    had_threshold = not said_of_thresholds(found.spec_json, found.model_id, home, "")
     then = "" if bundle is None else f", then {_ANEW}"
     if lacks := ask(
         home,
@@ -106,7 +107,7 @@ def release(
 
         async def question(coordinator: Coordinator) -> tuple[models_pb2.ModelManifest, list[str]]:
             described = await coordinator.manifest(found.model_id)
-            told = [said_of_thresholds(described.spec_json, found.model_id, then)]
+            told = [said_of_thresholds(described.spec_json, found.model_id, home, then)]
             if folder is not None:
                 from mien.models.bundles import listed_by
 
@@ -119,6 +120,8 @@ def release(
             return released, told
 
         released, told = ask(home, question)
+    if faces is not None and data is not None and had_threshold:
+        told.append(f"It had thresholds already, so that nobody in {data} was looked at: model evaluate measures anew.")
     tell(released, as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
     for sentence in filter(None, [] if as_json else told):
         say(sentence)
@@ -153,7 +156,7 @@ def sign_anew(home: Path, model_id: str, folder: Path, key: Ed25519PrivateKey, f
 
         found = ask(home, keep)
         write_atomically(folder / SPEC, found.spec_json)
-        if still := said_of_thresholds(found.spec_json, model_id, ""):
+        if still := said_of_thresholds(found.spec_json, model_id, home, ""):
             raise ConfigError(f"the people in {data} are too few. {still}, with more people, or --without-thresholds")
     sign_folder(folder, key, sequence=int(now().timestamp()))
 
@@ -194,7 +197,7 @@ async def _lacking(
 ) -> list[str]:
     """Return all that a release lacks, a sentence each with what to do; nothing where it can go ahead."""
     lacks = []
-    if not is_measured and (told := said_of_thresholds(model.spec_json, model.model_id, then)):
+    if not is_measured and (told := said_of_thresholds(model.spec_json, model.model_id, home, then)):
         lacks.append(f"{told}. Or --without-thresholds releases it all the same.")
     needs_signature = CoordinatorHome(home).resolve().config.release_key and not model.bundle_manifest
     if needs_signature and not is_signed:

@@ -164,8 +164,10 @@ def test_a_model_without_a_threshold_that_phones_decide_by_is_told_with_the_next
     tiny = tiny_cnn()
     threshold = Threshold(0.4, fmr, "faces", 10, 100_000, of, "2026-01-01")
     spec_json = model_to_json(dataclasses.replace(tiny.spec, thresholds=(threshold,)), tiny.layout)
-    said = said_of_thresholds(spec_json, MODEL, ", then sign it")
-    command = "Next: mien-coordinator model evaluate aaaaaaaaaaaa --data FACES --keep-thresholds, then sign it"
+    said = said_of_thresholds(spec_json, MODEL, Path("fleet"), ", then sign it")
+    command = (
+        "Next: mien-coordinator model evaluate aaaaaaaaaaaa --data FACES --keep-thresholds --home fleet, then sign it"
+    )
     assert said.endswith(command) if is_lacking else said == ""
 
 

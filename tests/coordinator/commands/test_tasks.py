@@ -70,9 +70,9 @@ def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
 ) -> None:
     task = task_to_json(TaskSpec("spring", gates=gates))
     status = operator_pb2.TaskStatus(name="spring", state=state, model_id="ab" * 32, task_json=task)
-    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(model)), status))
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(model)), status, Path("fleet")))
     waits = (state, gates.release, model) == (TaskState.DONE, "manual", ModelState.CANDIDATE)
-    assert ("model release abababababab" in told) == waits
+    assert ("model release abababababab --home fleet" in told) == waits
     assert bool(told) == waits
 
 
@@ -81,8 +81,11 @@ def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
 def test_a_model_that_no_gate_judged_is_named_at_the_end_with_what_is_next(gates: GateSpec, state: ModelState) -> None:
     task = task_to_json(TaskSpec("spring", gates=gates))
     status = operator_pb2.TaskStatus(name="spring", state="done", model_id="ab" * 32, task_json=task)
-    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(state, UNJUDGED)), status))
-    steps = "model evaluate abababababab --data FACES --keep-thresholds, then model release abababababab"
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(state, UNJUDGED)), status, Path("fleet")))
+    steps = (
+        "model evaluate abababababab --data FACES --keep-thresholds --home fleet, then model release abababababab --home "
+        "fleet"
+    )
     assert (steps in told) == bool(told) == (state is ModelState.CANDIDATE)
 
 
