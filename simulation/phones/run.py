@@ -16,7 +16,7 @@ import tomli_w
 from rich.table import Table
 
 from coordinator.commands import tasks
-from mien.errors import ConfigError, EmptyFolderError, MienError, NotFoundError
+from mien.errors import ConfigError, EmptyFolderError, InviteError, MienError, NotFoundError
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import create_private, write_atomically
@@ -235,8 +235,14 @@ def _running(programs: Programs, folder: Path, plans: Sequence[WorkerPlan]) -> I
 
 def _until_joined(said: _Said, processes: int) -> None:
     joined = 0
-    while joined < processes:
-        joined += "joined" in _next(said)
+    try:
+        while joined < processes:
+            joined += "joined" in _next(said)
+    except InviteError as error:
+        raise InviteError(
+            f"{error.message}; an invite makes one phone, once: --operator FOLDER in place of --invites makes new ones "
+            "(of a quick start in fleet: --operator fleet/operator)"
+        ) from error
 
 
 def _until_ended(said: _Said, processes: int) -> list[ProcessNotes]:

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import queue
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
-from mien.errors import ConfigError, MienError
+from mien.errors import ConfigError, InviteError, MienError
 from simulation.demo.programs import Programs
 from simulation.faces.importing import ImportSource, import_faces
 from simulation.faces.writer import StoreTerms
 from simulation.phones.client import Faults
 from simulation.phones.fleet import FleetOptions
-from simulation.phones.run import PhonesOptions, run_phones, task_for, why_too_few
+from simulation.phones.run import PhonesOptions, _until_joined, run_phones, task_for, why_too_few
 from simulation.program.cli import app
 from tests.simulation.faces.archives import folder_of_people
 
@@ -50,6 +52,14 @@ def test_where_phones_come_from_must_be_said() -> None:
     done = CliRunner().invoke(app, ["phones", "--count", "2"])
     assert isinstance(done.exception, ConfigError)
     assert "--local" in done.exception.message
+
+
+def test_invites_that_were_used_are_told_with_what_makes_others() -> None:
+    said: queue.Queue[Any] = queue.Queue()
+    said.put({"joined": 4})
+    said.put(InviteError("this invite was used by another device"))
+    with pytest.raises(InviteError, match=r"used by another device; .* --operator fleet/operator"):
+        _until_joined(said, 2)
 
 
 def test_phones_that_stop_early_say_why() -> None:
