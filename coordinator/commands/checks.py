@@ -32,7 +32,9 @@ class FolderChecks(Generic[H]):
         self._home, self._clock = home, clock
 
     async def examine(self) -> list[Finding]:
-        """Return one finding per check."""
+        """Return one finding per check; raises NotFoundError where there is no folder, of which each would tell."""
+        if not self._home.folder.is_dir():
+            self._home.resolve()
         findings = []
         for name in self.ORDER:
             try:

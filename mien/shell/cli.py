@@ -150,6 +150,10 @@ def _refused(error: OSError) -> MienError:
         return DiskFullError(f"{where}{error.strerror}; free some space, then run again")
     if error.errno == errno.EBADF and not where:
         return NotFoundError("nothing can be printed: the output is closed; leave it open, or name a file")
+    if error.errno == errno.ENOENT and isinstance(error.filename, str | Path):
+        folder = Path(error.filename).parent
+        if not folder.is_dir():
+            return NotFoundError(f"there is no folder {folder}; make it, or name another path")
     return NotFoundError(f"{where}{error.strerror}; name a path that can be used")
 
 

@@ -74,7 +74,11 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
     `private` files are created with mode 0600 before the first byte is written.
     """
     with storage_errors(path.name):
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        except OSError as error:
+            error.filename = os.fspath(path)  # nobody asked for a file of the temporary one's name
+            raise
         try:
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(file.fileno(), 0o600 if private else 0o644)

@@ -22,6 +22,7 @@ from coordinator.registrar.home import RegistrarHome
 from coordinator.service.revocations import Revocations
 from coordinator.store.database import open_engine, schema_revision
 from coordinator.store.store import Store
+from mien.errors import NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models import bundles
 from mien.models.bundles import BundleFile
@@ -53,6 +54,14 @@ def finding(home: CoordinatorHome, name: str) -> tuple[bool, str]:
     """Return whether a check is good, and what it says."""
     (found,) = [found for found in asyncio.run(CoordinatorChecks(home, lambda: NOW).examine()) if found.name == name]
     return found.error is None, found.detail
+
+
+@pytest.mark.parametrize("checks", [CoordinatorChecks, RegistrarChecks])
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path, checks: type[FolderChecks[Any]]) -> None:
+    home = (CoordinatorHome if checks is CoordinatorChecks else RegistrarHome)(tmp_path / "none")
+    with pytest.raises(NotFoundError, match=rf"there is no {home.name} in .*none; run mien-{home.name} init"):
+        asyncio.run(checks(home, lambda: NOW).examine())
+    assert not home.folder.exists()
 
 
 @pytest.mark.parametrize("program", ["coordinator", "registrar"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from rich.progress import Progress
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.text import Text
 
 from mien.errors import ConfigError
 from mien.shell import cli
+from mien.shell.files import write_atomically
 
 HOSTILE = "a\x1b[2J\x1b]0;title\x07b\x9bc\x08\x00\x7f"
 SHOWN = "a[2J]0;titlebc"
@@ -43,3 +46,11 @@ def test_colours_and_moving_bars_stay_where_there_is_a_terminal(monkeypatch: pyt
     assert "\x1b[31mred" in captured.get()
     assert "\x1b[2K" in captured.get()
     assert "\x1b[?25l" not in captured.get(), "a program that is killed leaves the terminal without a cursor"
+
+
+def test_a_file_in_a_folder_that_is_missing_is_told_by_the_folder(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as missing:
+        write_atomically(tmp_path / "none" / "card.html", b"")
+    assert missing.value.filename == str(tmp_path / "none" / "card.html")
+    assert cli._refused(missing.value).message == f"there is no folder {tmp_path}/none; make it, or name another path"
+    assert "name a path that can be used" in cli._refused(FileNotFoundError(2, "No such file", str(tmp_path))).message
