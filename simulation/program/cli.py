@@ -312,13 +312,17 @@ def bench(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce.")],
+    folder: Annotated[Path, typer.Argument(help="A folder of mien-sim run, sweep or reproduce, or a page of tables.")],
     markdown: Annotated[
-        Path | None, typer.Option(help="Also write all tables of sweeps and reproductions to this file.")
+        Path | None,
+        typer.Option(help="Also write all tables of sweeps and reproductions to this file; other studies' stay there."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Write the HTML report anew from the records in a folder; a run that is not finished is shown as far as it is.
+
+    A page of tables begins with what the papers claim, each claim at its fairest test; of a page alone that is written
+    anew.
 
     Example: mien-sim report out/reproduce --markdown docs/results.md
     """

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from mien.errors import NotFoundError
+from mien.errors import AlreadyExistsError, NotFoundError
 from mien.shell import cli
 from mien.shell.files import write_atomically
 from simulation.pages.run_page import write_run
 from simulation.pages.sweep_page import write_sweep
 from simulation.program import reproduce
-from simulation.runs import reproduced
+from simulation.runs import claims, reproduced
+from simulation.runs.claims import JudgedClaim
 from simulation.runs.experiment import markdown as markdown_of
 from simulation.runs.grid import STATE as SWEEP_STATE
 from simulation.runs.records import REPORT
@@ -26,7 +28,13 @@ the 95 % interval of the paired difference over seeds lies above zero, *on avera
 
 
 def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
-    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of sweeps and reproductions."""
+    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of sweeps and reproductions.
+
+    Of a page of tables that was written before, instead of a folder, the summary is written anew.
+    """
+    if folder.is_file():
+        _emit([folder], _write_page(folder, []), as_json=as_json)
+        return
     if not folder.is_dir():
         raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run, sweep or reproduce wrote")
     pages, sections = list[Path](), list[str]()
@@ -46,12 +54,30 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
             results, command = write_sweep(each)
             pages.append(each / REPORT)
             sections.append(markdown_of(results, command=command))
+    found = claims.judged_of(sections)
     if markdown is not None:
         if not sections:
             raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of sweeps and reproductions")
-        write_atomically(markdown, "\n".join([RESULTS_HEAD, *sections]).encode())
-    written = [str(page) for page in (*pages, *([markdown] if markdown else []))]
-    cli.emit({"written": written}, as_json=as_json, human=lambda: cli.say("\n".join(written)))
+        found = _write_page(markdown, sections)
+        pages.append(markdown)
+    _emit(pages, found, as_json=as_json)
+
+
+def _write_page(page: Path, sections: Sequence[str]) -> list[JudgedClaim]:
+    """Write a page of tables with its summary, and return that; sections that it has and `sections` lack stay."""
+    old = page.read_text(encoding="utf-8") if page.is_file() else RESULTS_HEAD
+    if not old.startswith(RESULTS_HEAD.partition("\n")[0]):
+        raise AlreadyExistsError(f"{page} is no page of results; name another file with --markdown")
+    every = claims.merged(claims.sections_of(old), sections)
+    found = claims.judged_of(every)
+    write_atomically(page, claims.page_of(RESULTS_HEAD, every, found).encode())
+    return found
+
+
+def _emit(pages: Sequence[Path], found: Sequence[JudgedClaim], *, as_json: bool) -> None:
+    written = [str(page) for page in pages]
+    told = {"written": written, **({"summary": claims.as_mapping(found)} if found else {})}
+    cli.emit(told, as_json=as_json, human=lambda: cli.say("\n".join(written)))
 
 
 def _studies(folder: Path) -> list[Path]:

@@ -48,7 +48,11 @@ from simulation.runs.spec import RunSpec
 FORMAT: Final = 1
 MAX_RECORD_BYTES: Final = 1 << 20
 LEVEL: Final = 0.95
+CLAIMS_HEAD: Final = "### What the paper claims, and whether it holds here"
 Style = Literal["percent", "points", "number", "integer"]
+Kind = Literal["paper", "why", "ours"]
+Faces = Literal["rendered", "real"]
+Trains = Literal["adapter", "blocks", "network"]
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,79}")
 
 
@@ -126,14 +130,45 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What a claim was asked in: whose faces, what was trained, and its place among a study's settings, fairest first.
+
+    How fair a test is depends on these alone, and not on how it ends.
+    """
+
+    name: str = ""
+    faces: Faces = "rendered"
+    trains: Trains = "adapter"
+    place: int = 0
+    why: str = ""
+
+
+@dataclass(frozen=True)
 class Claim:
-    """An ordering that the paper claims: `greater` exceeds `lesser` in `metric`; or both are equal `within` a bound."""
+    """An ordering: `greater` exceeds `lesser` in `metric`; or both are equal `within` a bound. No `lesser` is 0.
+
+    A claim of a paper is a test `of` one of `simulation/papers/claims.toml`, "PAPER.NAME"; one that tells why another
+    fails is of kind "why", and every other one is "ours". Without a `setting` it is of the one that its text begins
+    with ("wrong labels: ..."), or of the study's own.
+    """
 
     text: str
     greater: str
     lesser: str
     metric: str
     within: float | None = None
+    kind: Kind = "ours"
+    of: str = ""
+    setting: str = ""
+
+    def __post_init__(self) -> None:
+        if (self.kind == "paper") != bool(self.of):
+            raise ConfigError(f"claim {self.text!r} is of kind {self.kind}, and a test of {self.of or 'no paper'}")
+
+    @property
+    def rows(self) -> set[str]:
+        """The rows that it compares."""
+        return {self.greater, self.lesser} - {""}
 
 
 @dataclass(frozen=True)
@@ -154,14 +189,22 @@ class Experiment:
     data_sha256: str = ""
     base: Mapping[str, Any] = field(default_factory=dict, repr=False)
     seeds: tuple[int, ...] = (0, 1, 2)
+    settings: tuple[Setting, ...] = (Setting(),)
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}
         for row in (row for table in self.tables for row in table.rows):
             if seen.setdefault(row.name, _canonical(row.settings)) != _canonical(row.settings):
                 raise ConfigError(f"row {row.name} stands in two tables with different settings; give it two names")
-        if unknown := sorted({name for claim in self.claims for name in (claim.greater, claim.lesser)} - set(seen)):
+        if unknown := sorted({name for claim in self.claims for name in claim.rows} - set(seen)):
             raise ConfigError(f"claims name rows that no table has: {', '.join(unknown)}")
+        if unnamed := sorted({claim.setting for claim in self.claims} - {"", *(each.name for each in self.settings)}):
+            raise ConfigError(f"claims name settings that the study lacks: {', '.join(unnamed)}")
+
+    def setting_of(self, claim: Claim) -> Setting:
+        """Return what a claim is asked in."""
+        named = {each.name: each for each in self.settings}
+        return named.get(claim.setting or claim.text.partition(": ")[0], named.get("", Setting()))
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -216,8 +259,9 @@ class Results:
         return estimate(list(self.values(row, metric).values()))
 
     def difference(self, greater: str, lesser: str, metric: str) -> Estimate | None:
-        """Return the mean paired difference over the seeds that both rows have."""
-        ours, theirs = self.values(greater, metric), self.values(lesser, metric)
+        """Return the mean paired difference over the seeds that both rows have; no `lesser` is 0."""
+        ours = self.values(greater, metric)
+        theirs = self.values(lesser, metric) if lesser else dict.fromkeys(ours, 0.0)
         return estimate([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
     def harmed(self) -> list[str]:
@@ -321,7 +365,7 @@ def markdown(results: Results, *, command: str = "") -> str:
     for worse in results.harmed():
         lines += [f"**Worse than before training.** {worse}.", ""]
     if study.claims:
-        lines += ["### What the paper claims, and whether it holds here", "", *claim_lines(results), ""]
+        lines += [CLAIMS_HEAD, "", *claim_lines(results), ""]
     for failure in results.failures:
         lines.append(f"Not measured: {failure.row}, seed {failure.seed}: {failure.reason}")
     return "\n".join(lines).rstrip() + "\n"

@@ -3,7 +3,13 @@
     title = "FedFace: one identity a phone"
     source = "Aggarwal et al. (2021)"
     notes = ["{phones} phones of one person each."]
-    claims = [["FedAvg collapses", "fedavg", "fedface", "eer"]]
+    claims = [["FedAvg collapses", "fedavg", "fedface", "eer", {of = "FedFace.fedavg"}]]
+    [setting]                         # whose faces, what is trained: how fair a test of the paper's claims this is
+    faces = "rendered"
+    trains = "adapter"
+    [settings."wrong labels"]         # what differs where claims begin with these words; smaller places are fairer
+    place = 1
+    why = "One party is wrong."
     [base]                            # fields of every row's settings
     phones = 600
     [quick]                           # the same at a toy scale
@@ -27,7 +33,9 @@
 
 Texts take values of `[base]` and `[words]` in braces, a row's label also those of its settings. "$nothing" is no value.
 A quoted path replaces what it names, tables included. `only` says at which scale there is a row: "full" or "quick".
-Instead of a row there may be the name of an earlier one.
+Instead of a row there may be the name of an earlier one. A claim is text, rows, metric, a bound where it is of an
+equality, and a table: the paper's claim that it is a test `of` (`simulation/papers/claims.toml`), kind = "why" where it
+tells why another one fails, and its `setting` where the text does not begin with it.
 """
 
 from __future__ import annotations
@@ -38,7 +46,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mien.records import parse_toml
-from simulation.runs.experiment import Claim, Column, Experiment, Measure, Row, Table
+from simulation.runs.experiment import Claim, Column, Experiment, Measure, Row, Setting, Table
 from simulation.runs.grid import changed, leaves
 
 _NOT_SETTINGS: Final = ("name", "label", "paper", "of", "only", "quick")
@@ -74,16 +82,34 @@ def read_tables(
         ]
         rows |= {row.name: row for row in found}
         tables.append(_table(table, found, said, groups))
-    claims = [Claim(*claim) for claim in data["claims"]]
+    claims = [claim_of(claim) for claim in data["claims"]]
     return Experiment(
         path.parent.name,
         data["title"].format_map(said),
         measure,
         tuple(tables),
-        tuple(claim for claim in claims if not quick or {claim.greater, claim.lesser} <= rows.keys()),
+        tuple(claim for claim in claims if not quick or claim.rows <= rows.keys()),
         data["source"],
         tuple(note.format_map(said) for note in data["notes"]),
         data_sha256,
+        settings=settings_of(data),
+    )
+
+
+def claim_of(entry: Sequence[Any]) -> Claim:
+    """Return the claim that a file's list describes."""
+    *said, last = entry
+    if not isinstance(last, Mapping):
+        return Claim(*entry)
+    return Claim(*said, **{"kind": "paper" if "of" in last else "ours", **last})
+
+
+def settings_of(data: _Data) -> tuple[Setting, ...]:
+    """Return the settings that a file declares: the study's own, nameless, and those that differ from it."""
+    own = data.get("setting", {})
+    return (
+        Setting(**own),
+        *(Setting(**{**own, **each, "name": name}) for name, each in data.get("settings", {}).items()),
     )
 
 

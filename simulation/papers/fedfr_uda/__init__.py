@@ -17,6 +17,7 @@ from mien.records import parse_toml
 from simulation.faces.datasets import dataset_of
 from simulation.papers.fedfr_uda.run import measure
 from simulation.runs.experiment import Claim, Column, Experiment, Row, Table
+from simulation.runs.tables import claim_of, settings_of
 
 BENCHMARKS: Final = Path(__file__).with_name("benchmarks.toml")
 NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -49,10 +50,17 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
         made = [_table(data, data["tables"][number], name, scale, where) for number in numbers]
         tables += made
         rows = {row.name for table in made for row in table.rows}
-        claims += [claim for claim in _claims(data, name, scale, where) if {claim.greater, claim.lesser} <= rows]
-    notes = tuple(data["notes"])
+        claims += [claim for claim in _claims(data, name, scale, where) if claim.rows <= rows]
     return Experiment(
-        path.parent.name, data["title"], measure, tuple(tables), tuple(claims), data["source"], notes, data_sha256
+        path.parent.name,
+        data["title"],
+        measure,
+        tuple(tables),
+        tuple(claims),
+        data["source"],
+        tuple(data["notes"]),
+        data_sha256,
+        settings=settings_of({"setting": data["setting"], "settings": data["asked_in"]}),
     )
 
 
@@ -103,7 +111,9 @@ def _claims(data: Mapping[str, Any], name: str, scale: Settings, where: str) -> 
     """Return what the paper claims of a benchmark."""
     most = {"most": f"e{sweep_of(scale)[-1]}"}
     return [
-        Claim(f"{where}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest)
+        claim_of(
+            [f"{where}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest]
+        )
         for text, greater, lesser, *rest in (*data["claims"]["shared"], *data["claims"].get(name, ()))
     ]
 

@@ -122,7 +122,9 @@ def searched(
 
     The parties' models of that round are mixed by every weighting whose shares are multiples of 1 / `STEPS`. Figures:
     EER on test people under the weighting by images, under the one that validators score highest, and the lowest of
-    all, which no validator can beat; the validators' mean scores under the first two, and their spread.
+    all, which no validator can beat; the validators' mean scores under the first two, and their spread; what the best
+    weighting gains over the one by images; and what it gains that each validator's scores have mean 0 and deviation 1
+    before their mean chooses a weighting.
     """
     half, options = task.rounds // 2, options_of(task)
     work = RoundWork(task, bench.part, bench.dim, server_start(task, bench.part, bench.theta), cohort, (), 1)
@@ -135,10 +137,10 @@ def searched(
         moved = start + sum(shares[name] * update for name, update in updates.items())
         return bench.part.scatter(work.state.theta, moved.astype(np.float32))
 
-    def judged(shares: Mapping[str, float]) -> tuple[float, float]:
+    def judged(shares: Mapping[str, float]) -> tuple[float, float, list[float]]:
         theta = mixed(shares)
         scores = [score(options, bench.runtime, theta, faces) for faces in validators.values()]
-        return float(np.mean(scores)) / PERCENT, bench.verification(theta, test)["eer"]
+        return float(np.mean(scores)) / PERCENT, bench.verification(theta, test)["eer"], scores
 
     total = sum(len(crops) for crops in cohort.crops.values())
     by_images = judged({name: len(crops) / total for name, crops in cohort.crops.items()})
@@ -149,10 +151,15 @@ def searched(
         if sum(parts) == STEPS
     ]
     best = max(grid, key=lambda each: (each[0], -each[1]))
+    lowest = min(eer for _, eer, _ in grid)
+    scores_WV = np.array([scores for _, _, scores in grid])
+    normed_WV = (scores_WV - scores_WV.mean(axis=0)) / np.maximum(scores_WV.std(axis=0), np.finfo(float).tiny)
     return {
         "eer_images": by_images[1],
         "eer_validated": best[1],
-        "eer_lowest": min(eer for _, eer in grid),
+        "eer_lowest": lowest,
+        "eer_gain": by_images[1] - lowest,
+        "norm_gain": best[1] - grid[int(normed_WV.mean(axis=1).argmax())][1],
         "score": by_images[0],
         "score_validated": best[0],
         "score_lowest": min(grid)[0],
