@@ -189,7 +189,7 @@ class Experiment:
     data_sha256: str = ""
     base: Mapping[str, Any] = field(default_factory=dict, repr=False)
     seeds: tuple[int, ...] = (0, 1, 2)
-    settings: tuple[Setting, ...] = (Setting(),)
+    settings: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         seen: dict[str, str] = {}

@@ -115,6 +115,8 @@ def test_a_search_finds_no_worse_than_any_single_weighting() -> None:
     assert figures["score"] <= figures["score_validated"] + 0.02  # by images is between the grid's points
     assert figures["eer_lowest"] <= figures["eer_validated"]
     assert figures["score_lowest"] < figures["score_validated"]
+    assert figures["eer_gain"] == figures["eer_images"] - figures["eer_lowest"]
+    assert figures["norm_gain"] <= figures["eer_validated"] - figures["eer_lowest"]
 
 
 def test_weights_begin_at_images_and_end_where_validators_moved_them() -> None:
