@@ -181,7 +181,7 @@ def trials_of(sections: Sequence[str], study: Callable[[str], Experiment] | None
     found = list[Trial]()
     for section in sections:
         name = study_of(section)
-        if name and CLAIMS_HEAD in section and " --quick" not in section[: section.index("Seeds")]:
+        if name and CLAIMS_HEAD in section and " --quick" not in section.partition("\nSeeds ")[0]:
             found += _trials(make(name), section)
     return found
 
@@ -206,7 +206,8 @@ def _trials(study: Experiment, section: str) -> Iterator[Trial]:
 def _rows(section: str) -> Iterator[tuple[str, str, str]]:
     lines = section[section.index(CLAIMS_HEAD) :].splitlines()
     for line in [line for line in lines if line.startswith("| ")][1:]:
-        text, difference, verdict = line.removeprefix("| ").removesuffix(" |").rsplit(" | ", 2)
+        text, *rest = line.removeprefix("| ").removesuffix(" |").rsplit(" | ", 2)
+        difference, verdict = rest if len(rest) == 2 else ("", "")
         yield text, difference, verdict
 
 
