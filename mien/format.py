@@ -66,10 +66,15 @@ def moment(unix_ms: int | None) -> str:
     return f"{datetime.fromtimestamp(unix_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" if unix_ms else "–"
 
 
-def gathered(there: int, wanted: int, since_ms: int, now_ms: int) -> str:
-    """Return how many of those wanted are there, and since how many whole minutes; `since_ms` is 0 where none is."""
+def gathered(there: int, wanted: int, since_ms: int, now_ms: int, lacks_labelled: int = 0) -> str:
+    """Return how many of those wanted are there, and since how many whole minutes; `since_ms` is 0 where none is.
+
+    `lacks_labelled` is how many labelled sources it waits for besides, whoever else is there.
+    """
     minutes = (now_ms - since_ms) // 60_000 if since_ms else 0
-    return f"{there} of {wanted}" + (f", since {minutes} min" if minutes > 0 else "")
+    sources = "a labelled source" if lacks_labelled == 1 else f"{lacks_labelled} labelled sources"
+    waits = f"; waiting for {sources}" if lacks_labelled else ""
+    return f"{there} of {wanted}" + (f", since {minutes} min" if minutes > 0 else "") + waits
 
 
 def fraction(part: int, whole: int) -> str:

@@ -167,12 +167,26 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class MustInclude:
+    """Devices that every cohort, and the sum of it, must include: `labelled` ones know whose faces they train on."""
+
+    labelled: Annotated[int, within(1, MAX_COHORT)] = 1
+
+    def __post_init__(self) -> None:
+        check_limits(self, "cohort.must_include.")
+
+
+@dataclass(frozen=True)
 class CohortSpec:
-    """Cohort of a round: `size` reports are wanted, `over_selection` times as many devices are asked."""
+    """Cohort of a round: `size` reports are wanted, `over_selection` times as many devices are asked.
+
+    `must_include` is None where any device will do: a task without it has the bytes that it always had.
+    """
 
     size: int = 20
     min_reports: int = 16
     over_selection: Annotated[float, within(1, 4)] = 1.0
+    must_include: MustInclude | None = None
 
     def __post_init__(self) -> None:
         if self.size > MAX_COHORT:
@@ -180,11 +194,21 @@ class CohortSpec:
         if not 1 <= self.min_reports <= self.size:
             raise ConfigError(f"cohort.min_reports is {self.min_reports}; it must lie between 1 and size ({self.size})")
         check_limits(self, "cohort.")
+        if self.min_labelled > self.min_reports:
+            raise ConfigError(
+                f"cohort.must_include.labelled is {self.min_labelled}; a sum may have as few as min_reports "
+                f"({self.min_reports}) devices: raise that or lower the first"
+            )
 
     @property
     def num_selected(self) -> int:
         """Devices that are asked to take part."""
         return math.ceil(self.size * self.over_selection)
+
+    @property
+    def min_labelled(self) -> int:
+        """Fewest devices of a sum that know whose faces they train on."""
+        return 0 if self.must_include is None else self.must_include.labelled
 
 
 @dataclass(frozen=True)
@@ -549,6 +573,13 @@ class TaskSpec:
                 f"cohort.min_reports ({self.cohort.min_reports}) is below privacy.min_cohort "
                 f"({self.privacy.min_cohort}){groups}; raise the first or lower the second"
             )
+        if self.cohort.min_labelled and self.privacy.groups > 1:
+            raise ConfigError(
+                f"cohort.must_include goes with one sum a cohort, and privacy.groups is {self.privacy.groups}: chance "
+                "deals devices into groups, of which some would be without; set it to 1"
+            )
+        if self.validators is not None and self.validators.must_include is not None:
+            raise ConfigError("validators.must_include is set; every validator is labelled already, leave it out")
         if self.validators is not None and self.validators.min_reports < self.privacy.min_cohort:
             raise ConfigError(
                 f"validators.min_reports ({self.validators.min_reports}) is below privacy.min_cohort "
@@ -594,6 +625,7 @@ __all__ = [
     "GroupRate",
     "LocalSpec",
     "ModelSpec",
+    "MustInclude",
     "PrivacySpec",
     "ServerSpec",
     "TaskSpec",

@@ -34,7 +34,7 @@ app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Invite devi
 
 _TOLD: Final = (
     *("software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms"),
-    *("engines", "backbones", "objectives"),
+    *("engines", "backbones", "objectives", "labelled"),
 )
 
 
@@ -172,7 +172,8 @@ def _in_short(device: operator_pb2.SeenDevice | None) -> tuple[str, str, str]:
     """Return what runs models on a device, what it can train, and when it called last."""
     if device is None:
         return "–", "–", "never"
-    return ", ".join(device.engines) or "–", ", ".join(device.backbones) or "–", _day(device.last_seen_unix_ms // 1000)
+    trains = [*device.backbones, *(["labelled faces"] if device.labelled else [])]
+    return ", ".join(device.engines) or "–", ", ".join(trains) or "–", _day(device.last_seen_unix_ms // 1000)
 
 
 def _day(unix_s: int) -> str:

@@ -306,7 +306,7 @@ def cancel(task: Task, home: Home, as_json: Json = False) -> None:
 def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
-    gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms")
+    gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
     return fields(task, *names, "num_cannot_train", "num_want_larger_sums", *gathering)
 
 
@@ -314,8 +314,8 @@ def gathering(task: operator_pb2.TaskStatus, now_ms: int) -> str:
     """Return how many phones wait for a task's round to begin, of how many, since when; nothing while it runs."""
     if task.state != "running" or not task.gathering_wanted:
         return ""
-    told = gathered(task.gathering_there, task.gathering_wanted, task.gathering_since_unix_ms, now_ms)
-    return f"gathering: {told}"
+    since_ms, lacks = task.gathering_since_unix_ms, task.gathering_lacks_labelled
+    return f"gathering: {gathered(task.gathering_there, task.gathering_wanted, since_ms, now_ms, lacks)}"
 
 
 def _who_waits(task: operator_pb2.TaskStatus) -> tuple[str, str]:
@@ -439,7 +439,8 @@ class _View:
         if not event.HasField("round"):
             before, task = self._said, event.task
             numbers = task.num_cannot_train, task.num_want_larger_sums, task.gathering_there
-            self._said = (task.state, task.reason, *(number.bit_length() for number in numbers))
+            lengths = [number.bit_length() for number in (*numbers, task.gathering_lacks_labelled)]
+            self._said = (task.state, task.reason, *lengths)
             return self._title() if self._said != before else ""
         if stages == {key: report.stage for key, report in self._rounds.items()}:
             return ""

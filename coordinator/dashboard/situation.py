@@ -15,7 +15,7 @@ from coordinator.dashboard.reading import Reader
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
-from coordinator.operator.readiness import ask_readiness, ask_waiting
+from coordinator.operator.readiness import Waiting, ask_readiness, ask_waiting
 from coordinator.service.revocations import check_lists
 from mien.errors import ConfigError, CorruptDataError, MienError, UnreachableError
 from mien.shell.clock import Clock
@@ -36,7 +36,7 @@ class Situation:
     chain: ChainState
     num_revoked: int | None
     revocations_words: str
-    waiting: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    waiting: Mapping[tuple[str, str], Waiting] = field(default_factory=dict)
     """How many phones wait for a round of a task, by its name and population, where the coordinator tells."""
 
     @property
@@ -99,7 +99,7 @@ class Surveyor:
             raise UnreachableError("the coordinator is not ready; mien-coordinator doctor says why")
         return f"ready, says port {config.metrics_port}"
 
-    def _waiting(self) -> Mapping[tuple[str, str], int]:
+    def _waiting(self) -> Mapping[tuple[str, str], Waiting]:
         if self._config.metrics_port == 0:
             return {}
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from typing import Final
@@ -17,7 +18,15 @@ def ask_readiness(host: str, port: int) -> tuple[int, bytes]:
     return _ask(host, port, "/readyz")
 
 
-def ask_waiting(host: str, port: int) -> dict[tuple[str, str], int]:
+@dataclass(frozen=True)
+class Waiting:
+    """How many phones wait for a round of a task, and how many of them are labelled."""
+
+    there: int
+    labelled: int
+
+
+def ask_waiting(host: str, port: int) -> dict[tuple[str, str], Waiting]:
     """Return how many phones wait for a round of each task that gathers some, by the task's name and population."""
     from prometheus_client.parser import text_string_to_metric_families
 
@@ -27,10 +36,13 @@ def ask_waiting(host: str, port: int) -> dict[tuple[str, str], int]:
     try:
         families = text_string_to_metric_families(body.decode(errors="replace"))
         samples = [each for family in families if family.name == "mien_round_devices" for each in family.samples]
+        counts = {
+            (each.labels["task"], each.labels["population"], each.labels["step"]): int(each.value) for each in samples
+        }
         return {
-            (each.labels["task"], each.labels["population"]): int(each.value)
-            for each in samples
-            if each.labels["step"] == "waiting"
+            (task, population): Waiting(count, counts.get((task, population, "waiting_labelled"), 0))
+            for (task, population, step), count in counts.items()
+            if step == "waiting"
         }
     except (ValueError, KeyError) as error:  # cut in the middle, or another program's
         raise UnreachableError(f"what answers at {host}:{port} are no coordinator's metrics") from error

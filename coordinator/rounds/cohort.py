@@ -198,10 +198,12 @@ class Cohort:
 
     async def place(self, record: RoundRecord) -> Attempt:
         """Take an attempt over as it was last committed; it moves only once it goes on."""
-        participants = await self._stores.thread.run(self._stores.store.participants, record.id)
+        thread, store = self._stores.thread, self._stores.store
+        participants = await thread.run(store.participants, record.id)
+        labelled = await thread.run(store.labelled, record.id)
         deadline = math.inf if record.deadline_ms is None else record.deadline_ms / 1000
         barred = self.task.kept_out(self.task.sides[record.role])
-        return self._begin(record, RoundState(record.stage, deadline, {}, participants), barred)
+        return self._begin(record, RoundState(record.stage, deadline, {}, participants, labelled=labelled), barred)
 
     async def go_on(self, attempt: Attempt) -> None:
         """Go on with the attempt that was taken over."""
@@ -298,7 +300,7 @@ class Cohort:
         if attempt is None:
             return
         idle = frozenset(each for each in _devices_of(wanted) - attempt.barred if not self.task.is_busy(each, self))
-        await self._apply([_Message(CheckedIn(idle))], answers=wanted)
+        await self._apply([_Message(CheckedIn(idle, _labelled_of(wanted) & idle))], answers=wanted)
 
     async def _open(self, messages: Sequence[_Message]) -> Attempt | None:
         """Return a new attempt; None, with the messages answered, where the ledger or the disk refuses it.
@@ -535,6 +537,12 @@ def _devices_of(messages: Sequence[_Message]) -> frozenset[DeviceId]:
     return frozenset[DeviceId]().union(*(event.device_ids for event in events if isinstance(event, CheckedIn)))
 
 
+def _labelled_of(messages: Sequence[_Message]) -> frozenset[DeviceId]:
+    """Return those of the devices that check in that say they are labelled."""
+    events = (message.event for message in messages)
+    return frozenset[DeviceId]().union(*(event.labelled for event in events if isinstance(event, CheckedIn)))
+
+
 def _noted(change: RoundChange, message: _Message) -> RoundChange:
     """Return the change with what an accepted event says about one device."""
     if message.step is not None and message.step.stage is change.record.stage:
@@ -548,4 +556,5 @@ def _noted(change: RoundChange, message: _Message) -> RoundChange:
 
 def _is_worth_keeping(before: RoundState, state: RoundState) -> bool:
     """Return whether a transition changes more than who is waiting to be chosen, which a restart may forget."""
-    return replace(before, candidates={}) != replace(state, candidates={})
+    nobody = frozenset[DeviceId]()
+    return replace(before, candidates={}, labelled=nobody) != replace(state, candidates={}, labelled=nobody)

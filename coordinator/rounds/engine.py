@@ -48,6 +48,7 @@ from mien.rounds.machine import (
     Stepped,
     Trained,
     Withdrew,
+    lacking,
 )
 from mien.rounds.pacing import ACTIVE_S, Pace, gathering_pause_s, wanted_per_s
 from mien.rounds.plan import TaskPlan, plan_task
@@ -79,6 +80,13 @@ class Caller:
     methods: tuple[str, ...] = ()
     engines: tuple[str, ...] = ()
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    labelled: bool = False
+
+    @property
+    def check_in(self) -> CheckedIn:
+        """The device's offer, as a round hears it."""
+        offered = frozenset({self.device_id})
+        return CheckedIn(offered, offered if self.labelled else frozenset())
 
     def fewest(self, plan: TaskPlan) -> int:
         """Return the fewest devices of a sum of the task that the device's owner agreed to."""
@@ -151,11 +159,15 @@ class StageNews:
 
 @dataclass(frozen=True)
 class Gathering:
-    """How far a task is with gathering devices for a round: how many of those `wanted` are `there`, since when."""
+    """How far a task is with gathering devices for a round: how many of those `wanted` are `there`, since when.
+
+    `lacks_labelled` is how many labelled devices it cannot begin without.
+    """
 
     there: int
     wanted: int
     since_ms: int
+    lacks_labelled: int
 
 
 @dataclass(frozen=True)
@@ -440,7 +452,7 @@ class Engine:
             await _withdraw_candidate(before, caller.device_id)
         if held.offered is None:
             return None
-        await held.offered.post(CheckedIn(frozenset({caller.device_id})), role=caller.role)
+        await held.offered.post(caller.check_in, role=caller.role)
         return await self._assigned(caller)
 
     async def leave_out(self, device_id: DeviceId, population: PopulationId, *, stays_out: bool) -> None:
@@ -483,9 +495,10 @@ class Engine:
     def _cohort_for(self, caller: Caller, *, is_new: bool) -> Cohort | None:
         """Return a cohort that looks for devices and that this one can work for.
 
-        The oldest task's for which as many devices are there as it needs, so that one that cannot gather them holds
-        nobody; where there is no such task, the oldest one's. Tasks that measure go first. Where a device that `is_new`
-        is the last one that such a task needs, those that wait for an older one look again.
+        The oldest task's for which as many devices are there as it needs, labelled ones among them, so that one that
+        cannot gather them holds nobody; where there is no such task, the oldest one's. Tasks that measure go first.
+        Where a device that `is_new` is the last one that such a task needs, those that wait for an older one look
+        again.
         """
         fitting = []
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
@@ -499,23 +512,32 @@ class Engine:
             if _is_for(caller, cohort):
                 fitting.append(cohort)
         for place_in_line, cohort in enumerate(fitting if len(fitting) > 1 else ()):
-            needed = cohort.side.plan.task.cohort.min_reports
-            if (there := self._num_there(cohort, needed + 1)) >= needed:
-                if is_new and place_in_line and there == needed:
+            spec = cohort.side.plan.task.cohort
+            there, labelled = self._num_there(cohort, spec.min_reports + 1, spec.min_labelled + 1)
+            if there >= spec.min_reports and labelled >= spec.min_labelled:
+                is_last = there == spec.min_reports or (caller.labelled and labelled == spec.min_labelled)
+                if is_new and place_in_line and is_last:
                     self._arrivals.beat()
                 return cohort
         return fitting[0] if fitting else None
 
-    def _num_there(self, cohort: Cohort, most: int) -> int:
-        """Return how many devices are candidates of a cohort, or wait for any and may be; counting ends at `most`."""
+    def _num_there(self, cohort: Cohort, most: int, most_labelled: int) -> tuple[int, int]:
+        """Return how many devices, and labelled ones, are candidates of a cohort, or wait for any and may be.
+
+        Counting ends at `most` and `most_labelled`; where no labelled ones are needed, it is not of them.
+        """
         attempt, population = cohort.under_way, cohort.task.record.population
         there = set() if attempt is None else set(attempt.state.candidates)
+        labelled = set() if attempt is None else there & attempt.state.labelled
+        counts_labelled = most_labelled > 1
         for held in self._held:
-            if len(there) >= most:
+            if len(there) >= most and (not counts_labelled or len(labelled) >= most_labelled):
                 break
             if held.caller.population == population and not held.stays_out and _is_for(held.caller, cohort):
                 there.add(held.caller.device_id)
-        return len(there)
+                if held.caller.labelled:
+                    labelled.add(held.caller.device_id)
+        return len(there), len(labelled)
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
@@ -764,12 +786,14 @@ class Engine:
 
 def _gathering(cohort: Cohort) -> Gathering | None:
     """Return how far a cohort is with gathering devices; None while it looks for none."""
-    attempt, wanted = cohort.under_way, cohort.side.plan.task.cohort.num_selected
+    attempt, spec = cohort.under_way, cohort.side.plan.task.cohort
     if attempt is None:
-        return Gathering(0, wanted, 0) if cohort.wants_devices else None
+        return Gathering(0, spec.num_selected, 0, spec.min_labelled) if cohort.wants_devices else None
     if not cohort.is_gathering:
         return None
-    return Gathering(len(attempt.state.candidates), wanted, attempt.record.started_ms)
+    there = attempt.state.candidates
+    lacks = lacking(attempt.rules, attempt.state, cohort.task.clock.now())
+    return Gathering(len(there), spec.num_selected, attempt.record.started_ms, lacks)
 
 
 def _said_of_gathering(cohort: Cohort, now_ms: int) -> str:
@@ -777,7 +801,7 @@ def _said_of_gathering(cohort: Cohort, now_ms: int) -> str:
     told = f"a round of {cohort.task.record.name} is gathering devices"
     if (found := _gathering(cohort)) is None:
         return told
-    return f"{told}: {gathered(found.there, found.wanted, found.since_ms, now_ms)}"
+    return f"{told}: {gathered(found.there, found.wanted, found.since_ms, now_ms, found.lacks_labelled)}"
 
 
 async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:
@@ -843,6 +867,7 @@ def _task_now(cohort: Cohort) -> TaskNow:
         return TaskNow(task.name, task.population, _IDLE, {}, cohort.queue_length)
     state = attempt.state
     devices = Counter(step.value for step in state.participants.values()) + Counter(waiting=len(state.candidates))
+    devices += Counter(waiting_labelled=len(state.labelled & state.candidates.keys()))
     return TaskNow(task.name, task.population, state.stage.value, devices, cohort.queue_length)
 
 

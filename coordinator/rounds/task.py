@@ -293,10 +293,10 @@ class Task(CohortRules):
     def aborting(self, attempt: Attempt, change: RoundChange, reason: str) -> RoundChange:
         """Return a change that aborts an attempt, with what that makes of the task.
 
-        One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause; nor does one of
-        sums that add up which only waited for more devices.
+        One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause; nor does one
+        that only waited for devices which it cannot do without.
         """
-        if self.plan.method.adds_up and attempt.state.stage is Stage.SELECTING:
+        if self.only_waited(attempt, self.clock.now()):
             return replace(change, task=self.record)
         before = self._search
         change = self._searched(attempt, change)

@@ -51,7 +51,9 @@ def told_json(request: rounds_pb2.CheckInRequest) -> str:
     """Return the capabilities of a device as JSON, as they are stored; empty where it names none."""
     objectives = {name for part in request.parts for name in part.objectives}
     told = {"engines": request.engines, "backbones": request.backbones, "objectives": sorted(objectives)}
-    clean = {what: [printable(name) for name in names][:_MAX_TOLD] for what, names in told.items()}
+    clean: dict[str, object] = {what: [printable(name) for name in names][:_MAX_TOLD] for what, names in told.items()}
+    if request.labelled:
+        clean["labelled"] = True
     return to_canonical_json(clean).decode() if any(clean.values()) else ""
 
 

@@ -148,7 +148,7 @@ class _NowCollector(Collector):
         devices = [
             ((task.name, task.population, step), count) for task in tasks for step, count in task.devices.items()
         ]
-        words = "Devices of a task's current attempt by how far they are; waiting: candidates"
+        words = "Devices of a task's attempt by how far they are; waiting: candidates, waiting_labelled: of these"
         yield _gauge("mien_round_devices", words, "task population step", devices)
         queues = [((task.name, task.population), task.queue_length) for task in tasks]
         yield _gauge("mien_task_queue", "Events that wait to be handled by a task", "task population", queues)

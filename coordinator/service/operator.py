@@ -460,6 +460,7 @@ def _status(news: TaskNews) -> operator_pb2.TaskStatus:
         gathering_there=0 if news.gathering is None else news.gathering.there,
         gathering_wanted=0 if news.gathering is None else news.gathering.wanted,
         gathering_since_unix_ms=0 if news.gathering is None else news.gathering.since_ms,
+        gathering_lacks_labelled=0 if news.gathering is None else news.gathering.lacks_labelled,
     )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -95,6 +96,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
         offer = Caller(device.device_id, population, backbones, request.min_cohort, role, methods, engines, parts)
+        offer = replace(offer, labelled=request.labelled)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
             return rounds_pb2.CheckInReply(wait=_wait(found))

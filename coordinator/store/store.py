@@ -68,7 +68,7 @@ from mien.shell.clock import Clock, to_ms
 T = TypeVar("T")
 
 MIGRATIONS: Final = Path(__file__).parents[1] / "migrations"
-SCHEMA: Final = "0015"
+SCHEMA: Final = "0016"
 """Revision of the schema that this program writes."""
 
 _IDS_AT_ONCE: Final = 500
@@ -352,6 +352,12 @@ class Store(RollOutStore):
         with self._transaction() as db:
             rows = db.execute(columns.where(PARTICIPANTS.c.round_id == round_id))
             return {DeviceId(device_id): Step(step) for device_id, step in rows}
+
+    def labelled(self, round_id: RoundId) -> frozenset[DeviceId]:
+        """Return those of an attempt's participants that said they know whose faces they train on."""
+        same = sa.and_(PARTICIPANTS.c.round_id == round_id, PARTICIPANTS.c.labelled)
+        with self._transaction() as db:
+            return frozenset(map(DeviceId, db.scalars(sa.select(PARTICIPANTS.c.device_id).where(same))))
 
     def participant(self, round_id: RoundId, device_id: DeviceId) -> Step | None:
         """Return the step of one participant of an attempt, None for a device that is none."""
@@ -673,7 +679,7 @@ def _merge_participants(db: sa.Connection, change: RoundChange, now_ms: int) -> 
         {"of": device_id, "step": step.value, "changed_ms": now_ms, "code": change.error_codes.get(device_id, "")}
         for device_id, step in change.steps.items()
     ]
-    new = [row for row in rows if row["of"] not in there]
+    new = [{**row, "labelled": row["of"] in change.state.labelled} for row in rows if row["of"] not in there]
     known = [row for row in rows if row["of"] in there]
     if new:
         made = [{"round_id": round_id, "device_id": r.pop("of"), "error_code": r.pop("code"), **r} for r in new]

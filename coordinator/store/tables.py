@@ -221,10 +221,11 @@ class _ParticipantColumns(TypedColumns):
     step: Named[str] = Column(String(16))
     error_code: Named[str] = Column(String(40))
     changed_ms: Named[int] = Column(BigInteger)
+    labelled: Named[bool] = Column(Boolean)
 
 
 PARTICIPANTS: Final = Table("participants", METADATA, _ParticipantColumns)
-"""Progress of each selected device in an attempt."""
+"""Progress of each selected device in an attempt; `labelled` is what it said of itself when it was chosen."""
 
 
 class _UploadColumns(TypedColumns):

@@ -248,6 +248,7 @@ class Participant:
             methods=methods,
             engines=self.abilities.engines,
             parts=self.abilities.parts,
+            labelled=pool.source is not None,
         )
         if isinstance(answer, Wait):
             return answer

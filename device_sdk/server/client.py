@@ -189,13 +189,15 @@ class CoordinatorClient:
         methods: Iterable[str] = METHODS,
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
+        labelled: bool = False,
     ) -> Assignment | Wait:
         """Return an assignment or a pause. The server may take its time: it answers once a round has its devices.
 
         `min_cohort` is the owner's floor, `methods` are those that this device takes part in: said beforehand, so that
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
         are all that this device can train; without both nothing is said. `parts` are those that its graphs train, with
-        the objectives; empty where nothing limits them. `role` is what this device offers to do.
+        the objectives; empty where nothing limits them. `role` is what this device offers to do, `labelled` whether it
+        knows whose faces it trains on.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
@@ -206,6 +208,7 @@ class CoordinatorClient:
             methods=sorted(methods),
             engines=sorted(engines),
             parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
+            labelled=labelled,
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         if reply.WhichOneof("answer") == "assignment":

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
+from mien.methods import find_method
 from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber
 from mien.protocol.rounds import Stage
 from mien.rounds.buffered import Flight, is_overdue, may_open, overdue_in_words
-from mien.rounds.machine import Event, RoundState, Step, TimePassed
+from mien.rounds.machine import Event, RoundRules, RoundState, Step, TimePassed, lacking
 from mien.rounds.records import RoundRecord, TaskRecord, TaskState
 from mien.specs import TaskSpec
 
@@ -22,6 +23,7 @@ class UnderWay(Protocol):
 
     record: RoundRecord
     state: RoundState
+    rules: RoundRules
 
 
 class Cohort(Protocol):
@@ -111,6 +113,15 @@ class CohortRules:
         if is_gathering or not is_overdue(spec, version, base):
             return ""
         return overdue_in_words(spec, version, base)
+
+    def only_waited(self, attempt: UnderWay, now: float) -> bool:
+        """Return whether an attempt that is aborted now only waited for devices, which brings its task to no pause.
+
+        One of sums that add up waits for devices that are not counted yet, any other for those that it must include.
+        """
+        if attempt.state.stage is not Stage.SELECTING:
+            return False
+        return find_method(self._spec.method).adds_up or lacking(attempt.rules, attempt.state, now) > 0
 
     def _others(self, cohort: Cohort) -> list[UnderWay]:
         found = [other.under_way for other in self.cohorts if other is not cohort]

@@ -26,7 +26,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -92,7 +92,8 @@ class RoundRules:
 
     `num_selected` devices are asked, `size` of them may report, `min_reports` is the quorum of every stage. From
     `soft_s` of a stage on, where it has one, the quorum is enough. A candidate that has not been heard of for `lease_s`
-    is not chosen. `seed` settles the choice among candidates.
+    is not chosen. `seed` settles the choice among candidates. No stage ends, and no cohort is chosen, without
+    `min_labelled` devices that are labelled.
     """
 
     num_selected: int
@@ -103,6 +104,7 @@ class RoundRules:
     path: tuple[Stage, ...] = PLAIN
     seed: int = 0
     lease_s: float = 90.0
+    min_labelled: int = 0
     soft_s: Mapping[Stage, float] = field(default_factory=dict)
 
     @classmethod
@@ -118,6 +120,7 @@ class RoundRules:
             stages_s={stage: getattr(deadlines, f"{stage.value}_s") for stage in STEP_OF},
             path=PATHS[task.privacy.secure_aggregation],
             seed=int.from_bytes(digest[:8], "big"),
+            min_labelled=cohort.min_labelled,
             soft_s={stage: soft for stage in _WITH_SOFT if (soft := getattr(deadlines, f"{stage.value}_soft_s"))},
         )
 
@@ -138,13 +141,17 @@ class RoundRules:
 
 @dataclass(frozen=True)
 class RoundState:
-    """All that an attempt remembers. `candidates` maps a device to when it was last heard of."""
+    """All that an attempt remembers. `candidates` maps a device to when it was last heard of.
+
+    `labelled` are those of candidates and participants that said they know whose faces they train on.
+    """
 
     stage: Stage
     deadline: float
     candidates: Mapping[DeviceId, float] = field(default_factory=dict)
     participants: Mapping[DeviceId, Step] = field(default_factory=dict)
     reason: str = ""
+    labelled: frozenset[DeviceId] = frozenset()
 
     def devices(self, *steps: Step) -> tuple[DeviceId, ...]:
         """Return the participants that are at any of the steps, in order of their ids."""
@@ -155,15 +162,23 @@ class RoundState:
         reached = [*self.participants.values()]
         return sum(reached.count(step) for step in steps)
 
+    def count_labelled(self, *steps: Step) -> int:
+        """Return the number of labelled participants at any of the steps."""
+        return sum(self.participants.get(device) in steps for device in self.labelled)
+
 
 # Events: what can happen to a round.
 
 
 @dataclass(frozen=True)
 class CheckedIn:
-    """Devices offer to take part; all that are there at once are named at once, so that chance chooses among them."""
+    """Devices offer to take part; all that are there at once are named at once, so that chance chooses among them.
+
+    `labelled` are those of them that say so of themselves.
+    """
 
     device_ids: frozenset[DeviceId]
+    labelled: frozenset[DeviceId] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -331,10 +346,12 @@ def _checked_in(rules: RoundRules, state: RoundState, event: CheckedIn, now: flo
     if state.stage is not Stage.SELECTING:
         return state, ()
     candidates = {**state.candidates, **dict.fromkeys(event.device_ids, now)}
-    state = replace(state, candidates=candidates)
+    labelled = (state.labelled - event.device_ids) | (event.labelled & event.device_ids)
+    state = replace(state, candidates=candidates, labelled=labelled)
     fresh = _fresh(rules, state, now)
     wanted = rules.min_reports if now >= _soft_deadline(rules, state) else rules.num_selected
-    return _select(rules, state, fresh, now) if len(fresh) >= wanted else (state, ())
+    is_enough = len(fresh) >= wanted and lacking(rules, state, now) == 0
+    return _select(rules, state, fresh, now) if is_enough else (state, ())
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
@@ -346,6 +363,11 @@ def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -
     step = _participating(state, event.device_id)
     if _has_reached(step, Step.TRAINED) or state.stage.is_over:
         return state, ()
+    if rules.min_labelled and state.stage is Stage.TRAINING and event.device_id not in state.labelled:
+        others = _num_done(state) - state.count_labelled(Step.TRAINED)
+        if others >= rules.size - rules.min_labelled:  # the places that are left are those of labelled devices
+            state, effects = _go_on(rules, _with_step(state, event.device_id, Step.LATE), now)
+            return state, (BecameLate((event.device_id,)), *effects)
     return _go_on(rules, _with_step(state, event.device_id, Step.TRAINED), now)
 
 
@@ -386,9 +408,11 @@ def _dropped(rules: RoundRules, state: RoundState, event: Dropped, now: float) -
     if not gone:
         return state, ()
     state = replace(state, participants={**state.participants, **dict.fromkeys(gone, Step.LATE)})
-    counted = state.count(*COUNTED)
+    counted, labelled = state.count(*COUNTED), state.count_labelled(*COUNTED)
     if state.stage in _AFTER_THE_VECTOR and counted < rules.min_reports:
         state, effects = _too_few(rules, state, f"{counted} devices are left in the sum")
+    elif state.stage in _AFTER_THE_VECTOR and labelled < rules.min_labelled:
+        state, effects = _too_few_labelled(rules, state, f"{labelled} labelled devices are left in the sum")
     else:
         state, effects = _go_on(rules, state, now)
     return state, (BecameLate(gone), *effects)
@@ -414,13 +438,18 @@ def _time_passed(rules: RoundRules, state: RoundState, _event: TimePassed, now: 
         return state, ()
     if state.stage is Stage.SELECTING:
         fresh = _fresh(rules, state, now)
+        within = f"checked in within {rules.selecting_s:g} s"
         if len(fresh) < rules.min_reports:
-            return _too_few(rules, state, f"{len(fresh)} devices checked in within {rules.selecting_s:g} s")
+            return _too_few(rules, state, f"{len(fresh)} devices {within}")
+        if (num_lacking := lacking(rules, state, now)) > 0:
+            return _too_few_labelled(rules, state, f"{rules.min_labelled - num_lacking} labelled devices {within}")
         return _select(rules, state, fresh, now)
-    done = _num_done(state)
-    if done < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
-        allowed_s = rules.stages_s[state.stage]
-        return _too_few(rules, state, f"{done} devices {_DID[state.stage]} within {allowed_s:g} s")
+    if state.stage not in _AFTER_THE_VECTOR:
+        did = f"{_DID[state.stage]} within {rules.stages_s[state.stage]:g} s"
+        if (done := _num_done(state)) < rules.min_reports:
+            return _too_few(rules, state, f"{done} devices {did}")
+        if (labelled := state.count_labelled(*_done_steps(state.stage))) < rules.min_labelled:
+            return _too_few_labelled(rules, state, f"{labelled} labelled devices {did}")
     return _next_stage(rules, state, now)
 
 
@@ -456,10 +485,15 @@ def _go_on(rules: RoundRules, state: RoundState, now: float, *, is_enough: bool 
     if state.stage not in rules.path:
         return state, ()
     done, waiting = _num_done(state), state.count(rules.asked(state.stage))
-    if done + waiting < rules.min_reports and state.stage not in _AFTER_THE_VECTOR:
-        return _too_few(rules, state, f"{done + waiting} devices are left")
-    has_all = state.stage is Stage.TRAINING and done >= rules.size
-    is_soft = now >= _soft_deadline(rules, state) and done >= rules.min_reports
+    if state.stage not in _AFTER_THE_VECTOR:
+        labelled = state.count_labelled(*_done_steps(state.stage), rules.asked(state.stage))
+        if done + waiting < rules.min_reports:
+            return _too_few(rules, state, f"{done + waiting} devices are left")
+        if labelled < rules.min_labelled:
+            return _too_few_labelled(rules, state, f"{labelled} labelled devices are left")
+    has_quorum = _has_quorum(rules, state, now)
+    has_all = state.stage is Stage.TRAINING and done >= rules.size and has_quorum
+    is_soft = now >= _soft_deadline(rules, state) and has_quorum
     if has_all or is_enough or is_soft or waiting == 0:
         return _next_stage(rules, state, now)
     return state, ()
@@ -475,14 +509,31 @@ def _soft_deadline(rules: RoundRules, state: RoundState) -> float:
 
 
 def _has_quorum(rules: RoundRules, state: RoundState, now: float) -> bool:
-    """Return whether enough devices are there for the stage to end."""
-    there = len(_fresh(rules, state, now)) if state.stage is Stage.SELECTING else _num_done(state)
-    return there >= rules.min_reports
+    """Return whether enough devices, and enough labelled ones, are there for the stage to end."""
+    if state.stage is Stage.SELECTING:
+        fresh = _fresh(rules, state, now)
+        return len(fresh) >= rules.min_reports and lacking(rules, state, now) == 0
+    labelled = state.count_labelled(*_done_steps(state.stage))
+    return _num_done(state) >= rules.min_reports and (
+        labelled >= rules.min_labelled or state.stage in _AFTER_THE_VECTOR  # whose vector is in the sum
+    )
+
+
+def lacking(rules: RoundRules, state: RoundState, now: float) -> int:
+    """Return how many labelled devices a round that gathers devices cannot begin without are not there."""
+    if not rules.min_labelled:
+        return 0
+    return max(rules.min_labelled - len(state.labelled.intersection(_fresh(rules, state, now))), 0)
+
+
+def _done_steps(stage: Stage) -> Collection[Step]:
+    """Return the steps of devices that have done their part of a stage."""
+    return COUNTED if stage is Stage.UPLOAD else (STEP_OF[stage],)
 
 
 def _num_done(state: RoundState) -> int:
     """Return the number of devices that have done their part of the stage."""
-    return state.count(*COUNTED) if state.stage is Stage.UPLOAD else state.count(STEP_OF[state.stage])
+    return state.count(*_done_steps(state.stage))
 
 
 def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
@@ -503,10 +554,11 @@ def _next_stage(rules: RoundRules, state: RoundState, now: float) -> Transition:
 
 
 def _select(rules: RoundRules, state: RoundState, fresh: tuple[DeviceId, ...], now: float) -> Transition:
-    chosen = choose(fresh, rules.num_selected, rules.seed)
+    chosen = choose(fresh, rules.num_selected, rules.seed, state.labelled, rules.min_labelled)
     passed_over = tuple(sorted(set(state.candidates) - set(chosen)))
     participants = dict.fromkeys(chosen, Step.SELECTED)
-    state = RoundState(Stage.TRAINING, now + rules.stages_s[Stage.TRAINING], {}, participants)
+    deadline = now + rules.stages_s[Stage.TRAINING]
+    state = RoundState(Stage.TRAINING, deadline, {}, participants, labelled=state.labelled.intersection(chosen))
     return state, (Selected(chosen, passed_over), StageEntered(state.stage, state.deadline))
 
 
@@ -514,17 +566,36 @@ def _too_few(rules: RoundRules, state: RoundState, found: str) -> Transition:
     return _abort(state, f"{found}; {rules.min_reports} are needed")
 
 
+def _too_few_labelled(rules: RoundRules, state: RoundState, found: str) -> Transition:
+    return _abort(state, f"{found}; cohort.must_include asks for {rules.min_labelled}")
+
+
 def _abort(state: RoundState, reason: str) -> Transition:
     state = replace(state, stage=Stage.ABORTED, deadline=math.inf, candidates={}, reason=reason)
     return state, (StageEntered(Stage.ABORTED, math.inf),)
 
 
-def choose(candidates: Iterable[DeviceId], count: int, seed: int) -> tuple[DeviceId, ...]:
-    """Return `count` of the candidates, each subset equally likely over seeds, in order of their ids."""
-    ordered = sorted(candidates)
+def choose(
+    candidates: Iterable[DeviceId],
+    count: int,
+    seed: int,
+    first: Collection[DeviceId] = frozenset(),
+    num_first: int = 0,
+) -> tuple[DeviceId, ...]:
+    """Return `count` of the candidates, each subset equally likely over seeds, in order of their ids.
+
+    `num_first` of them are drawn from those that are `first`; all others then have the same chance.
+    """
+    ordered, rng = sorted(candidates), np.random.default_rng(seed)
     if len(ordered) <= count:
         return tuple(ordered)
-    picked = np.random.default_rng(seed).choice(len(ordered), size=count, replace=False)
+    drawn = {*_drawn([each for each in ordered if each in first], num_first, rng)} if num_first else set[DeviceId]()
+    others = _drawn([each for each in ordered if each not in drawn], count - len(drawn), rng)
+    return tuple(sorted((*drawn, *others)))
+
+
+def _drawn(ordered: Sequence[DeviceId], count: int, rng: np.random.Generator) -> tuple[DeviceId, ...]:
+    picked = rng.choice(len(ordered), size=min(count, len(ordered)), replace=False)
     return tuple(ordered[i] for i in sorted(picked))
 
 

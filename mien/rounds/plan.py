@@ -34,13 +34,14 @@ def with_median(task: TaskSpec, method: Method) -> TaskSpec:
     """Return the task dealt into groups with a median where that costs little, so that one liar carries no sum away.
 
     For methods that send an update alone, whose elements have a middle; and for cohorts so large that each group's
-    sum still hides its devices. Noise would be needed for each group, and validators' scores have no groups.
+    sum still hides its devices. Noise would be needed for each group, and validators' scores have no groups; a device
+    that each cohort must include would be in one group alone.
     """
     privacy, least = task.privacy, max(MEDIAN_SUM, task.privacy.min_cohort)
     is_plain_update = Property.SUM_ONLY in method.properties and Property.REVEALS not in method.properties
     is_plain_update = is_plain_update and not method.requirements(task).validators
     is_dealt = is_plain_update and privacy.is_masked and not privacy.dp.is_on
-    if not is_dealt or task.cohort.min_reports < MEDIAN_GROUPS * least:
+    if not is_dealt or task.cohort.min_labelled or task.cohort.min_reports < MEDIAN_GROUPS * least:
         return task
     return replace(task, privacy=replace(privacy, groups=MEDIAN_GROUPS, group_mean="median"))
 
@@ -109,8 +110,8 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) 
     Raises ConfigError naming the field when the method is unknown, an option is not the method's, a pattern matches no
     tensor, the contribution would reveal what the task has not opted in to, the method needs public faces and none came
     with the model, the task is asynchronous and the method cannot be, the task names validators that the method does
-    not need or lacks those that it does, the reply to a device is too long, or a masked sum over a cohort of the task
-    could wrap.
+    not need or lacks those that it does, a cohort must include devices that the method tells from no others, the reply
+    to a device is too long, or a masked sum over a cohort of the task could wrap.
     """
     method = METHODS.get(task.method)
     if method is None:
@@ -127,6 +128,7 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) 
             "gates.stages has phones judge a release on public faces, and this model came without: import it with "
             "--public, or use gates.share"
         )
+    check_must_include(task, method)
     spec, layout = model_from_json(spec_json)
     part = layout.part(task.trainable or spec.trainable or ("*",))
     contribution = method.contribution_layout(task, part, spec.input.dim)
@@ -152,6 +154,15 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) 
             # What does not fit is refused now, not in the middle of a round.
             each.round_config(TaskId("0" * 16), RoundNumber(1), AttemptNumber(1), ModelId("0" * 64))
     return plan
+
+
+def check_must_include(task: TaskSpec, method: Method) -> None:
+    """Raise ConfigError where every cohort must include devices that the method tells from no others."""
+    if task.cohort.min_labelled and Property.UNLABELLED not in method.properties:
+        raise ConfigError(
+            f"cohort.must_include names labelled devices, and method {task.method} trains all of its devices alike; "
+            "leave it out"
+        )
 
 
 def _validators(plan: TaskPlan) -> TaskPlan | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -20,6 +20,7 @@ from mien.layout import ParameterPart, Vector
 from mien.methods import find_method
 from mien.methods.base import ONE_CLASS, Method, Runtime, ServerState, Validation, ValidationInput
 from mien.rounds.buffered import Flight, is_overdue, may_open, staleness, weighed
+from mien.rounds.plan import check_must_include
 from mien.specs import TaskSpec
 from simulation.engines.base import (
     Cohort,
@@ -176,7 +177,7 @@ def rounds(
     `run_task`.
     """
     method, engine = find_method(task.method), as_engine(engine)
-    check_runnable(task, len(cohort.crops), has_validators=bool(cohort.validators))
+    check_runnable(task, len(cohort.crops), has_validators=bool(cohort.validators), num_labelled=len(cohort.labels))
     if task.asynchronous is not None:
         if first > 1:
             raise ConfigError("an asynchronous run cannot go on: cohorts in flight are not kept; begin it again")
@@ -184,7 +185,7 @@ def rounds(
         return
     everybody = cohort.names
     for number in range(first, task.rounds + 1):
-        devices = select(task, everybody, number)
+        devices = select(task, everybody, number, cohort.labels)
         trained = engine.train(RoundWork(task, part, dim, state, cohort, devices, number, sums))
         total, revealed, before = trained.total, trained.revealed, state.theta
         cohort = replace(cohort, private={**cohort.private, **trained.private})
@@ -199,9 +200,18 @@ def rounds(
         yield Step(state, cohort, _record(number, devices, trained, warning))
 
 
-def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool) -> None:
-    """Raise ConfigError for a task whose rounds this many clients cannot run, or not without validators."""
+def check_runnable(task: TaskSpec, num_clients: int, *, has_validators: bool, num_labelled: int) -> None:
+    """Raise ConfigError for a task whose rounds this many clients cannot run, or not without validators.
+
+    `num_labelled` of the clients know whose faces they hold.
+    """
     method = find_method(task.method)
+    check_must_include(task, method)
+    if num_labelled < task.cohort.min_labelled:
+        raise ConfigError(
+            f"there are {num_labelled} labelled clients and cohort.must_include.labelled is "
+            f"{task.cohort.min_labelled}; add such clients or lower it"
+        )
     least = task.cohort.min_reports + ((task.rounds - 1) * task.cohort.size if method.adds_up else 0)
     if num_clients < least:
         why = f"cohort.min_reports is {task.cohort.min_reports}"
@@ -242,19 +252,29 @@ def _asynchronous_rounds(
         yield Step(state, cohort, replace(record, staleness=staleness(version, landing.base)))
 
 
-def select(task: TaskSpec, devices: Sequence[str], number: int) -> tuple[str, ...]:
-    """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name."""
+def select(
+    task: TaskSpec, devices: Sequence[str], number: int, labelled: Collection[str] = frozenset()
+) -> tuple[str, ...]:
+    """Return the cohort of a round: up to `task.cohort.size` devices drawn without replacement, in order of name.
+
+    Those that it must include are drawn first, of the `labelled` ones; all others then have the same chance.
+    """
     if find_method(task.method).adds_up:  # whoever was drawn once is counted
         first = (number - 1) * task.cohort.size
         drawn = np.random.default_rng([task.seed, 1]).permutation(len(devices))[first : first + task.cohort.size]
         return tuple(devices[int(i)] for i in np.sort(drawn))
-    rng = np.random.default_rng([task.seed, number])
-    size = min(task.cohort.size, len(devices))
+    rng, included = np.random.default_rng([task.seed, number]), list[str]()
+    if fewest := task.cohort.min_labelled:
+        names = sorted(labelled)
+        included = [names[int(i)] for i in rng.choice(len(names), fewest, replace=False)]
+        devices = without(devices, set(included))
+    size = min(task.cohort.size - len(included), len(devices))
     if len(devices) <= PERMUTED_UP_TO:
         chosen = rng.permutation(len(devices))[:size]
     else:
         chosen = rng.choice(len(devices), size, replace=False, shuffle=False)
-    return tuple(devices[int(i)] for i in np.sort(chosen))
+    picked = tuple(devices[int(i)] for i in np.sort(chosen))
+    return tuple(sorted((*included, *picked))) if included else picked
 
 
 @dataclass(frozen=True)

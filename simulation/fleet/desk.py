@@ -144,14 +144,16 @@ class Desk:
         """True while any device that checks in could be chosen."""
         return any(self._rules.wants_devices(cohort) for cohort in self.cohorts)
 
-    def check_in(self, cohort: DeskCohort, devices: Iterable[DeviceId], now: float) -> None:
-        """Offer devices to a cohort, all at once; the first ones open an attempt."""
+    def check_in(
+        self, cohort: DeskCohort, devices: Iterable[DeviceId], now: float, labelled: frozenset[DeviceId] = frozenset()
+    ) -> None:
+        """Offer devices to a cohort, all at once; the first ones open an attempt. `labelled` say so of themselves."""
         if not self._rules.wants_devices(cohort):
             return
         if cohort.under_way is None:
             self._open(cohort, now)
         idle = frozenset(device for device in devices if not self._rules.is_busy(device, cohort))
-        self._handle(cohort, [CheckedIn(idle)], now)
+        self._handle(cohort, [CheckedIn(idle, labelled & idle)], now)
 
     def hear(self, cohort: DeskCohort, event: Event, now: float) -> None:
         """Receive a device's event in an attempt."""
@@ -220,17 +222,18 @@ class Desk:
             self._steps_free_s = max(self._steps_free_s, now) + self._closing_s  # one step at a time
             attempt.closing_until_s = self._steps_free_s
         if after.stage.is_over and not before.stage.is_over:
-            self._ended(before, after, events, now)
+            self._ended(attempt, before, events, now)
         if before is not after or effects:
             self._listener.changed(Change(cohort, attempt, before, after, tuple(effects)), now)
 
-    def _ended(self, before: RoundState, state: RoundState, events: Sequence[Event], now: float) -> None:
+    def _ended(self, attempt: DeskAttempt, before: RoundState, events: Sequence[Event], now: float) -> None:
+        state = attempt.state
         if state.stage is Stage.CLOSED:
             task = replace(self.record, rounds_closed=self.record.rounds_closed + 1, aborted_in_a_row=0)
             self._rules.record = verdicts.after_round(self.task, task, None, round(now * 1000))
         elif not any(isinstance(event, Cancelled) for event in events):
-            if self._adds_up and before.stage is Stage.SELECTING:
-                return  # it waits for phones that are not counted yet
+            if self._rules.only_waited(replace(attempt, state=before), now):
+                return
             after = verdicts.after_abort(self.record, state.reason, role=Role.TRAIN, max_aborted=self._max_aborted)
             self._rules.record = after
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import numpy as np
 
+from mien.errors import ConfigError
 from mien.protocol.ids import DeviceId, TaskId
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import (
@@ -104,7 +105,13 @@ class Fleet:
         self._desk = Desk(task, self, max_aborted=settings.max_aborted, closing_s=settings.closing_s, task_id=task_id)
         rng = np.random.default_rng([seed, 6])
         self._draw, self._look_every_s = draw or rng.random, look_every_s
-        num = len(phones.tier_of)
+        num, fewest = len(phones.tier_of), task.cohort.min_labelled
+        self._labelled = frozenset(map(phones.name, range(min(phones.num_labelled, num))))
+        if len(self._labelled) < fewest:
+            raise ConfigError(
+                f"cohort.must_include.labelled is {fewest}, and of these phones {len(self._labelled)} are labelled: no "
+                "round can begin; raise work.labelled in the profile"
+            )
         self._coming, self._agenda = Coming(phones.presence, until_s), Agenda()
         self._there_until_s = np.full(num, -math.inf)
         self._ends_by = np.zeros(num, np.int8)
@@ -261,7 +268,7 @@ class Fleet:
                 held.cohort = cohort
                 offers.setdefault(cohort.index, []).append(name)
         for index, names in offers.items():
-            self._desk.check_in(self._desk.cohorts[index], names, self.now)
+            self._desk.check_in(self._desk.cohorts[index], names, self.now, self._labelled.intersection(names))
             self._watch(self._desk.cohorts[index])
 
     # A phone that works

@@ -64,6 +64,11 @@ class Phones(Protocol):
         """Time that a phone takes to come again after a round."""
         ...
 
+    @property
+    def num_labelled(self) -> int:
+        """Number of phones, the first ones, that know whose faces they train on."""
+        ...
+
     def name(self, phone: int) -> DeviceId:
         """Return a phone's device id."""
         ...
@@ -132,7 +137,7 @@ class DrawnPhones:
         self._capacity = capacity or draw_capacity(profile, num_phones, seed)
         self.tiers, self.tier_of = self._capacity.tiers, self._capacity.tier_of
         self.presence: Presence = presence or Diurnal(profile.availability, profile.battery, num_phones, seed)
-        self.latency_s = profile.spread.latency_s
+        self.latency_s, self.num_labelled = profile.spread.latency_s, profile.work.labelled
         work, rng = profile.work, np.random.default_rng([seed, 4])
         held = work.images * np.exp(work.images_spread * rng.standard_normal(num_phones, dtype=np.float32))
         held = held if images is None else np.array(images, np.float32)

@@ -143,6 +143,7 @@ class Work(_Table):
     start_s: Annotated[float, within(0, 86400)]
     images: Annotated[float, within(1, 10_000)]
     images_spread: Deviation
+    labelled: Annotated[int, within(0, 1_000_000)]
     model_bytes: Annotated[int, within(0, 4 * MAX_PARAMETERS)]
     trained_parameters: Annotated[int, within(1, MAX_PARAMETERS)]
 

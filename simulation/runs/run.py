@@ -206,7 +206,8 @@ def check_start(plan: Plan, model: Model, on: DeviceName) -> tuple[ParameterPart
         return part, None
     method = find_method(task.method)
     _check_validators(plan)
-    check_runnable(task, len(plan.partition.clients), has_validators=bool(plan.partition.validators))
+    num, partition = len(_labelled_clients(plan)), plan.partition
+    check_runnable(task, len(partition.clients), has_validators=bool(partition.validators), num_labelled=num)
     layout = method.contribution_layout(task, part, dim)
     private = epsilon_spent(task, layout)
     cohort_sum(task, layout, spec.sums, 1)
@@ -329,8 +330,7 @@ def _cohort(plan: Plan, reader: Reader, clients: ClientFaces) -> Cohort:
     task = plan.spec.task
     needs_public = plan.spec.is_federated and find_method(task.method).requirements(task).public_faces
     public = PublicFaces(*reader.read(plan.partition.public)) if needs_public else None
-    labels = {} if plan.spec.partition.scheme == "one_identity" else _known_labels(plan, clients)
-    return Cohort(clients.crops, public=public, labels=labels)
+    return Cohort(clients.crops, public=public, labels=clients.labels_of(_labelled_clients(plan)))
 
 
 def read_faces(plan: Plan, model: ModelSpec, root: Path) -> Faces:
@@ -384,10 +384,12 @@ def _validators(plan: Plan, reader: Reader) -> Mapping[str, ValidationFaces]:
     return {f"validator-{number}": stage.faces(*reader.read(each)) for number, each in enumerate(held)}
 
 
-def _known_labels(plan: Plan, clients: ClientFaces) -> Mapping[str, NDArray[np.int64]]:
-    """Return the labels of clients that know who is who; decoded when they are asked for."""
+def _labelled_clients(plan: Plan) -> list[str]:
+    """Return the clients that know who of several people is who."""
+    if plan.spec.partition.scheme == "one_identity":
+        return []
     held = plan.partition.clients
-    return clients.labels_of([client for client, people in held.items() if plan.is_labelled(people[0].identity)])
+    return [client for client, people in held.items() if plan.is_labelled(people[0].identity)]
 
 
 def _check_same(kept: RunSpec, wanted: RunSpec) -> None:

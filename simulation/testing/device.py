@@ -156,13 +156,15 @@ class FakeDevice:
         log: AttemptLog | None = None,
         call_s: float = STEP_LIMIT_S,
         options: tuple[tuple[str, int], ...] = (),
+        labelled: bool = False,
     ) -> None:
         """`address` is the coordinator's, `root` the authority (PEM) that has to vouch for it, by default the fleet's.
 
         `backbone` is what it says that it can train, `log` what it remembers of attempts, `call_s` how long it waits
-        for an answer to one call, in seconds, `options` the channel's own.
+        for an answer to one call, in seconds, `options` the channel's own. A `labelled` one says that it knows whose
+        faces it trains on.
         """
-        self.backbone = backbone
+        self.backbone, self.labelled = backbone, labelled
         self.id, self.population = credentials.device_id, credentials.population
         self.credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
@@ -195,6 +197,7 @@ class FakeDevice:
             software="light",
             backbones=[self.backbone],
             duty=duty,
+            labelled=self.labelled,
         )
         return await answer(self.rounds.CheckIn(request, timeout=timeout_s))
 

@@ -121,10 +121,12 @@ def _task_row(db: sa.Connection, task: Row, situation: Situation) -> Cells:
 
 def _gathering(task: Row, spec: TaskSpec, attempt: Row, situation: Situation) -> str:
     """Return how many phones wait for a round to begin, of how many, since when; the number where it is known."""
-    wanted, there = spec.cohort.num_selected, situation.waiting.get((task.name, task.population))
-    if there is None:
-        return f"gathering {wanted} phones (with metrics_port it says how many are there)"
-    return f"gathering: {gathered(there, wanted, attempt.started_ms, situation.now_ms)}"
+    cohort, waiting = spec.cohort, situation.waiting.get((task.name, task.population))
+    if waiting is None:
+        source = ", a labelled source among them" if cohort.min_labelled else ""
+        return f"gathering {cohort.num_selected} phones{source} (with metrics_port it says how many are there)"
+    lacks = max(cohort.min_labelled - waiting.labelled, 0)
+    return f"gathering: {gathered(waiting.there, cohort.num_selected, attempt.started_ms, situation.now_ms, lacks)}"
 
 
 def _latest(db: sa.Connection, now_ms: int) -> Section:

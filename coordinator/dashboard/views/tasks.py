@@ -259,10 +259,11 @@ def _settings(spec: TaskSpec) -> Facts:
     cohort, deadlines, local, privacy, gates = spec.cohort, spec.deadlines, spec.local, spec.privacy, spec.gates
     masked = {"off": "off: sums are not masked", "malicious_server": "against a lying server",
               "honest_but_curious": "against a curious server"}  # fmt: skip
+    included = f"; labelled sources among them: {cohort.min_labelled} or more" if cohort.min_labelled else ""
     dp = privacy.dp
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
     items: list[tuple[str, Cell | str]] = [
-        ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}"),
+        ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}{included}"),
         ("Local training", _local(local)),
         ("Longest training", lasting(deadlines.training_s)),
         ("Secure aggregation", masked[privacy.secure_aggregation]),

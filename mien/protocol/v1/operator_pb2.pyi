@@ -53,7 +53,7 @@ class ListTasksReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums", "gathering_there", "gathering_wanted", "gathering_since_unix_ms")
+    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums", "gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -69,6 +69,7 @@ class TaskStatus(_message.Message):
     GATHERING_THERE_FIELD_NUMBER: _ClassVar[int]
     GATHERING_WANTED_FIELD_NUMBER: _ClassVar[int]
     GATHERING_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    GATHERING_LACKS_LABELLED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     name: str
     state: str
@@ -84,7 +85,8 @@ class TaskStatus(_message.Message):
     gathering_there: int
     gathering_wanted: int
     gathering_since_unix_ms: int
-    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ..., gathering_there: _Optional[int] = ..., gathering_wanted: _Optional[int] = ..., gathering_since_unix_ms: _Optional[int] = ...) -> None: ...
+    gathering_lacks_labelled: int
+    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ..., gathering_there: _Optional[int] = ..., gathering_wanted: _Optional[int] = ..., gathering_since_unix_ms: _Optional[int] = ..., gathering_lacks_labelled: _Optional[int] = ...) -> None: ...
 
 class WatchTaskRequest(_message.Message):
     __slots__ = ("task_id",)
@@ -152,7 +154,7 @@ class ListSeenDevicesReply(_message.Message):
     def __init__(self, devices: _Optional[_Iterable[_Union[SeenDevice, _Mapping]]] = ...) -> None: ...
 
 class SeenDevice(_message.Message):
-    __slots__ = ("device_id", "population", "software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms", "engines", "backbones", "objectives")
+    __slots__ = ("device_id", "population", "software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms", "engines", "backbones", "objectives", "labelled")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +164,7 @@ class SeenDevice(_message.Message):
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     BACKBONES_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVES_FIELD_NUMBER: _ClassVar[int]
+    LABELLED_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     population: str
     software: str
@@ -171,7 +174,8 @@ class SeenDevice(_message.Message):
     engines: _containers.RepeatedScalarFieldContainer[str]
     backbones: _containers.RepeatedScalarFieldContainer[str]
     objectives: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, device_id: _Optional[str] = ..., population: _Optional[str] = ..., software: _Optional[str] = ..., first_seen_unix_ms: _Optional[int] = ..., last_seen_unix_ms: _Optional[int] = ..., stays_out_since_unix_ms: _Optional[int] = ..., engines: _Optional[_Iterable[str]] = ..., backbones: _Optional[_Iterable[str]] = ..., objectives: _Optional[_Iterable[str]] = ...) -> None: ...
+    labelled: bool
+    def __init__(self, device_id: _Optional[str] = ..., population: _Optional[str] = ..., software: _Optional[str] = ..., first_seen_unix_ms: _Optional[int] = ..., last_seen_unix_ms: _Optional[int] = ..., stays_out_since_unix_ms: _Optional[int] = ..., engines: _Optional[_Iterable[str]] = ..., backbones: _Optional[_Iterable[str]] = ..., objectives: _Optional[_Iterable[str]] = ..., labelled: _Optional[bool] = ...) -> None: ...
 
 class ListModelsRequest(_message.Message):
     __slots__ = ()

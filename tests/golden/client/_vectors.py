@@ -43,6 +43,7 @@ from mien.specs import (
     GroupRate,
     LocalSpec,
     ModelSpec,
+    MustInclude,
     PrivacySpec,
     TaskSpec,
     to_mapping,
@@ -244,6 +245,9 @@ REFUSED: Mapping[str, TaskSpec] = {
     ),
     "smaller sums than agreed to": replace(TASK, privacy=replace(TASK.privacy, min_cohort=3)),
     "a method that is not there": replace(TASK, method="fedaws"),
+    "a method that is not there, whose cohorts must include sources": replace(
+        TASK, method="fedfr_uda", cohort=replace(TASK.cohort, must_include=MustInclude())
+    ),
     "differential privacy by coins that nobody sees": replace(
         TASK,
         trainable=("mix.*",),

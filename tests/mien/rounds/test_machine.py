@@ -39,6 +39,7 @@ from mien.rounds.machine import (
     Withdrew,
     advance,
     choose,
+    lacking,
     open_round,
     wakes_at,
 )
@@ -419,9 +420,109 @@ def test_without_a_soft_deadline_time_changes_nothing_before_the_hard_one() -> N
     assert rules.soft_s == {Stage.TRAINING: 60.0}
 
 
+SOURCE = replace(RULES, min_labelled=1)
+"""A cohort is nothing without a labelled device."""
+
+
+def with_source(rules: RoundRules = SOURCE) -> RoundState:
+    """Return a round in training, of whose devices d is labelled."""
+    return after(rules, (1.0, CheckedIn(frozenset("abcd"), frozenset("d"))))
+
+
+def test_a_cohort_waits_for_its_labelled_device_and_asks_it_whatever_chance_says() -> None:
+    waiting = after(SOURCE, (1.0, CheckedIn(frozenset("abcdefgh"))))
+    assert (waiting.stage, lacking(SOURCE, waiting, 1.0)) == (Stage.SELECTING, 1)
+    for seed in range(20):
+        rules = replace(SOURCE, seed=seed)
+        state, (selected, _) = advance(rules, waiting, CheckedIn(frozenset("s"), frozenset("s")), 2.0)
+        assert isinstance(selected, Selected)
+        assert len(selected.device_ids) == 4
+        assert "s" in selected.device_ids
+        assert (state.stage, state.labelled) == (Stage.TRAINING, {"s"})
+
+
+def test_a_labelled_device_that_comes_again_without_labels_counts_as_any_other() -> None:
+    state = after(SOURCE, (1.0, CheckedIn(frozenset("as"), frozenset("s"))), (2.0, CheckedIn(frozenset("s"))))
+    assert lacking(SOURCE, state, 2.0) == 1
+    silent = after(replace(SOURCE, lease_s=5.0), (1.0, CheckedIn(frozenset("s"), frozenset("s"))))
+    assert [lacking(replace(SOURCE, lease_s=5.0), silent, now) for now in (6.0, 6.1)] == [0, 1]
+
+
+def test_without_its_labelled_device_no_deadline_of_selecting_makes_a_cohort() -> None:
+    soft = replace(SOURCE, soft_s={Stage.SELECTING: 4.0})
+    waiting = after(soft, (1.0, CheckedIn(frozenset("abcde"))), (5.0, TimePassed()))
+    assert (waiting.stage, wakes_at(soft, waiting, 5.0)) == (Stage.SELECTING, 10.0)
+    came, _ = advance(soft, waiting, CheckedIn(frozenset("s"), frozenset("s")), 6.0)
+    assert came.stage is Stage.TRAINING
+    over, _ = advance(soft, waiting, TimePassed(), 10.0)
+    why = "0 labelled devices checked in within 10 s; cohort.must_include asks for 1"
+    assert (over.stage, over.reason) == (Stage.ABORTED, why)
+
+
+def test_training_waits_for_the_labelled_device_and_keeps_a_place_for_it() -> None:
+    """Targets are done long before a source with many pictures; three may report, and one of them must be it."""
+    state = with_source()
+    for device in "ab":
+        state, _ = advance(SOURCE, state, Trained(device), 2.0)
+    state, effects = advance(SOURCE, state, Trained("c"), 3.0)
+    assert (state.stage, effects) == (Stage.TRAINING, (BecameLate(("c",)),))
+    state, effects = advance(SOURCE, state, Trained("d"), 90.0)
+    assert (state.stage, state.devices(Step.TRAINED)) == (Stage.UPLOAD, ("a", "b", "d"))
+
+
+def test_from_its_soft_deadline_on_training_still_waits_for_the_labelled_device() -> None:
+    soft = replace(SOURCE, size=4, soft_s={Stage.TRAINING: 30.0})
+    state = with_source(soft)
+    for device in "abc":
+        state, _ = advance(soft, state, Trained(device), 2.0)
+    state, _ = advance(soft, state, TimePassed(), 31.0)
+    assert (state.stage, wakes_at(soft, state, 31.0)) == (Stage.TRAINING, 101.0)
+    done, _ = advance(soft, state, Trained("d"), 40.0)
+    assert done.stage is Stage.UPLOAD
+    over, _ = advance(soft, state, TimePassed(), 101.0)
+    why = "0 labelled devices trained within 100 s; cohort.must_include asks for 1"
+    assert (over.stage, over.reason) == (Stage.ABORTED, why)
+
+
+@pytest.mark.parametrize("stage", [Stage.TRAINING, Stage.KEYS, Stage.SHARES, Stage.UPLOAD])
+def test_a_round_whose_labelled_device_leaves_before_its_vector_is_given_up(stage: Stage) -> None:
+    rules = replace(SOURCE, size=4, path=MASKED)
+    state = with_source(rules)
+    while state.stage is not stage:
+        event = Trained if state.stage is Stage.TRAINING else None
+        asked = state.devices(rules.asked(state.stage))
+        now, at = 2.0, state.stage
+        for device in asked:
+            state, _ = advance(rules, state, event(device) if event else Stepped(device, at), now)
+    state, _ = advance(rules, state, Left("d", "low_quality"), 3.0)
+    why = "0 labelled devices are left; cohort.must_include asks for 1"
+    assert (state.stage, state.reason) == (Stage.ABORTED, why)
+
+
+def test_a_labelled_device_whose_vector_is_in_the_sum_may_leave_but_not_be_dropped_from_it() -> None:
+    rules = replace(SOURCE, size=4, path=MASKED)
+    participants = dict.fromkeys("abcd", Step.UPLOADED)
+    summed = RoundState(Stage.CONSISTENCY, 50.0, {}, participants, labelled=frozenset("d"))
+    gone, _ = advance(rules, summed, Left("d", ""), 3.0)
+    assert (gone.stage, gone.participants["d"]) == (Stage.CONSISTENCY, Step.GONE)
+    dropped, _ = advance(rules, summed, Dropped(frozenset("d")), 3.0)
+    why = "0 labelled devices are left in the sum; cohort.must_include asks for 1"
+    assert (dropped.stage, dropped.reason) == (Stage.ABORTED, why)
+
+
+def test_labelled_devices_are_drawn_first_and_all_others_by_the_same_chance() -> None:
+    candidates, labelled = "abcdefgh", frozenset("gh")
+    drawn = Counter(choose(candidates, 3, seed, labelled, 1) for seed in range(4000))
+    assert all(labelled.intersection(chosen) for chosen in drawn)
+    each = Counter(device for chosen, times in drawn.items() for device in chosen for _ in range(times))
+    others = [each[device] / 4000 for device in "abcdef"]
+    assert max(abs(share - 2 / 7) for share in others) < 0.03, "two of the seven that are left"
+    assert choose(candidates, 3, 5) == choose(candidates, 3, 5, labelled, 0), "a draw without them is as it was"
+
+
 DEVICES = st.sampled_from([f"d{i}" for i in range(7)])
 EVENTS = st.one_of(
-    st.builds(CheckedIn, st.frozensets(DEVICES, min_size=1)),
+    st.builds(CheckedIn, st.frozensets(DEVICES, min_size=1), st.frozensets(DEVICES)),
     st.builds(Withdrew, DEVICES),
     st.builds(Trained, DEVICES),
     st.builds(Uploaded, DEVICES),
@@ -444,6 +545,7 @@ def any_rules(draw: st.DrawFn) -> RoundRules:
     path = draw(st.sampled_from([PLAIN, MASKED, MASKED_CURIOUS]))
     soft = st.sampled_from([Stage.SELECTING, Stage.TRAINING, Stage.UPLOAD])
     rules = RoundRules(selected, size, min_reports, draw(times), stages_s, path, draw(st.integers(0, 99)))
+    rules = replace(rules, min_labelled=draw(st.integers(0, min(min_reports, 2))))
     return replace(
         rules, soft_s={stage: draw(st.floats(0.1, 1.0)) * rules.whole_s(stage) for stage in draw(st.sets(soft))}
     )
@@ -472,6 +574,7 @@ def test_laws(rules: RoundRules, story: list[tuple[float, Event]], sum_succeeds:
             if isinstance(effect, SumWanted):
                 assert effect.device_ids == state.devices(*COUNTED)
                 assert rules.min_reports <= len(effect.device_ids) <= rules.size
+                assert len(state.labelled.intersection(effect.device_ids)) >= rules.min_labelled
         moved, _ = advance(rules, state, TimePassed(), now)
         assert (wakes_at(rules, state, now) <= now) == (moved != state), "whoever sleeps until then misses nothing"
         if not isinstance(event, Resumed):

@@ -58,6 +58,7 @@ class ScriptedPhones:
     tiers: tuple[str, ...] = ("only",)
     tier_of: NDArray[np.int8] = field(init=False)
     latency_s: float = LATENCY_S
+    num_labelled: int = 0
 
     def __post_init__(self) -> None:
         self.names = self.names or [f"{number:08d}" for number in range(len(self.scripts))]

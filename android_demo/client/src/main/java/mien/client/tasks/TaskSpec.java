@@ -75,6 +75,7 @@ public final class TaskSpec {
         int size = cohort.count("size", 1);
         int minReports = cohort.count("min_reports", 1);
         double overSelection = cohort.real("over_selection");
+        cohort.has("must_include"); // which devices a cohort waits for is the server's to see to
         cohort.end();
         Fields privacy = task.object("privacy");
         reveals = new HashSet<>(privacy.texts("reveals"));
