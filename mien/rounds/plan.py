@@ -34,14 +34,15 @@ def with_median(task: TaskSpec, method: Method) -> TaskSpec:
     """Return the task dealt into groups with a median where that costs little, so that one liar carries no sum away.
 
     For methods that send an update alone, whose elements have a middle; and for cohorts so large that each group's
-    sum still hides its devices. Noise would be needed for each group, and validators' scores have no groups; a device
-    that each cohort must include would be in one group alone.
+    sum still hides its devices. Noise would be needed for each group, and validators' scores have no groups; a source
+    among devices without labels would be in one group alone.
     """
     privacy, least = task.privacy, max(MEDIAN_SUM, task.privacy.min_cohort)
     is_plain_update = Property.SUM_ONLY in method.properties and Property.REVEALS not in method.properties
     is_plain_update = is_plain_update and not method.requirements(task).validators
+    is_plain_update = is_plain_update and Property.UNLABELLED not in method.properties
     is_dealt = is_plain_update and privacy.is_masked and not privacy.dp.is_on
-    if not is_dealt or task.cohort.min_labelled or task.cohort.min_reports < MEDIAN_GROUPS * least:
+    if not is_dealt or task.cohort.min_reports < MEDIAN_GROUPS * least:
         return task
     return replace(task, privacy=replace(privacy, groups=MEDIAN_GROUPS, group_mean="median"))
 

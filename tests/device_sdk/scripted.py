@@ -53,6 +53,7 @@ class Script:
     manifest: Callable[[], models_pb2.ModelManifest] = models_pb2.ModelManifest
     calls: list[str] = field(default_factory=list)
     left_with: list[str] = field(default_factory=list)
+    check_ins: list[rounds_pb2.CheckInRequest] = field(default_factory=list)
 
     def fails_first(self, times: int, error: MienError | None, answer: Any) -> Callable[..., Any]:
         """Return a call that fails so many times (a broken connection where `error` is None), then answers."""
@@ -79,6 +80,7 @@ class _Service(rounds_pb2_grpc.RoundsServicer, models_pb2_grpc.ModelsServicer):
         return self._answer("hello", context, self.script.hello)
 
     def CheckIn(self, request: Any, context: Any) -> Any:
+        self.script.check_ins.append(request)
         return self._answer("check_in", context, self.script.check_in)
 
     def GetUploadStatus(self, request: Any, context: Any) -> Any:

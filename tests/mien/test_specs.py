@@ -19,6 +19,7 @@ from mien.specs import (
     FaceInputSpec,
     LocalSpec,
     ModelSpec,
+    MustInclude,
     PrivacySpec,
     ServerSpec,
     TaskSpec,
@@ -79,6 +80,23 @@ def test_crops_of_another_form_are_refused(crops: np.ndarray) -> None:
         (FaceInputSpec, {"dim": 0}, "dim is 0"),
         (CohortSpec, {"min_reports": 21}, "between 1 and size"),
         (CohortSpec, {"min_reports": 0}, "between 1 and size"),
+        (CohortSpec, {"must_include": MustInclude(17)}, "as few as min_reports \\(16\\) devices"),
+        (MustInclude, {"labelled": 0}, "must_include.labelled is 0; it must lie between 1"),
+        (TaskSpec, {**TASK, "cohort": {"must_include": {"labeled": 1}}}, "cohort.must_include.labelled'"),
+        (
+            TaskSpec,
+            {
+                **TASK,
+                "cohort": {"size": 99, "min_reports": 99, "must_include": {}},
+                "privacy": {"min_cohort": 33, "groups": 3},
+            },
+            "privacy.groups is 3: chance deals",
+        ),
+        (
+            TaskSpec,
+            {**TASK, "validators": {"size": 16, "must_include": {}}},
+            "every validator is labelled already",
+        ),
         (CohortSpec, {"size": 2**63}, "at most 1000000"),
         (LocalSpec, {"lr": 1e300}, "at most 1000"),
         (LocalSpec, {"weight_decay": 1e308}, "above 1000"),
@@ -132,6 +150,14 @@ def test_unknown_fields_name_the_nearest() -> None:
         from_mapping(TaskSpec, {"name": "demo", "cohort": {"siez": 4}})
     with pytest.raises(ConfigError, match="known fields: size, min_reports, over_selection"):
         from_mapping(CohortSpec, {"zzz": 4})
+
+
+def test_a_task_that_needs_no_labelled_device_is_written_as_before_there_were_any() -> None:
+    """A phone of an earlier release refuses a field that it does not know: only tasks that need it have one."""
+    assert "must_include" not in to_mapping(TaskSpec("demo"))["cohort"]
+    source = TaskSpec("demo", cohort=CohortSpec(must_include=MustInclude()))
+    assert to_mapping(source)["cohort"]["must_include"] == {"labelled": 1}
+    assert from_mapping(TaskSpec, to_mapping(source)) == source
 
 
 def test_missing_fields_are_named() -> None:

@@ -166,21 +166,39 @@ def test_who_is_not_chosen_is_counted_with_the_reason(cannot: int, want_more: in
 
 
 @pytest.mark.parametrize(
-    ("state", "wanted", "since_ms", "said"),
+    ("state", "wanted", "since_ms", "lacks", "said"),
     [
-        ("running", 20, 1_000_000, "gathering: 3 of 20, since 2 min"),
-        ("running", 20, 1_119_000, "gathering: 3 of 20"),
-        ("running", 20, 0, "gathering: 3 of 20"),
-        ("running", 0, 0, ""),
-        ("paused", 20, 1_000_000, ""),
+        ("running", 20, 1_000_000, 0, "gathering: 3 of 20, since 2 min"),
+        ("running", 20, 1_119_000, 0, "gathering: 3 of 20"),
+        ("running", 20, 0, 0, "gathering: 3 of 20"),
+        ("running", 20, 1_000_000, 1, "gathering: 3 of 20, since 2 min; waiting for a labelled source"),
+        ("running", 20, 0, 2, "gathering: 3 of 20; waiting for 2 labelled sources"),
+        ("running", 0, 0, 1, ""),
+        ("paused", 20, 1_000_000, 0, ""),
     ],
 )
-def test_how_many_phones_wait_is_told_while_a_round_gathers(state: str, wanted: int, since_ms: int, said: str) -> None:
+def test_how_many_phones_wait_is_told_while_a_round_gathers(
+    state: str, wanted: int, since_ms: int, lacks: int, said: str
+) -> None:
     task = operator_pb2.TaskStatus(
-        state=state, gathering_there=3, gathering_wanted=wanted, gathering_since_unix_ms=since_ms
+        state=state,
+        gathering_there=3,
+        gathering_wanted=wanted,
+        gathering_since_unix_ms=since_ms,
+        gathering_lacks_labelled=lacks,
     )
     assert gathering(task, 1_120_000) == said
     assert (said and "gathering: 3 of 20") in (_View().news(operator_pb2.TaskEvent(task=task)))
+
+
+def test_who_watches_hears_when_the_source_that_a_round_waits_for_comes() -> None:
+    view, task = _View(), operator_pb2.TaskStatus(state="running", gathering_there=3, gathering_wanted=4)
+    task.gathering_lacks_labelled = 1
+    assert "waiting for a labelled source" in view.news(operator_pb2.TaskEvent(task=task))
+    task.gathering_lacks_labelled = 0
+    said = view.news(operator_pb2.TaskEvent(task=task))
+    assert "gathering: 3 of 4" in said
+    assert "labelled" not in said
 
 
 def test_phones_that_want_larger_sums_are_a_line_of_their_own() -> None:

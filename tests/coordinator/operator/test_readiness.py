@@ -9,11 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.operator.readiness import ask_waiting
+from coordinator.operator.readiness import Waiting, ask_waiting
 from mien.errors import UnreachableError
 
 GOOD = """# TYPE mien_round_devices gauge
 mien_round_devices{population="people",step="waiting",task="night"} 3.0
+mien_round_devices{population="people",step="waiting",task="day"} 4.0
+mien_round_devices{population="people",step="waiting_labelled",task="day"} 1.0
 mien_round_devices{population="people",step="trained",task="night"} 2.0
 """
 
@@ -42,7 +44,7 @@ def http(body: str, status: str = "200 OK") -> bytes:
 
 def test_phones_that_wait_are_told_by_task_and_population() -> None:
     with answering(http(GOOD)) as port:
-        assert ask_waiting("127.0.0.1", port) == {("night", "people"): 3}
+        assert ask_waiting("127.0.0.1", port) == {("night", "people"): Waiting(3, 0), ("day", "people"): Waiting(4, 1)}
 
 
 @pytest.mark.parametrize(

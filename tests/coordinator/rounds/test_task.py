@@ -30,6 +30,7 @@ from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
 from mien.contribution import Total
 from mien.errors import (
+    BudgetExceededError,
     ConfigError,
     DiskFullError,
     ReplayError,
@@ -45,7 +46,7 @@ from mien.rounds import plan
 from mien.rounds.machine import SumFailed
 from mien.rounds.records import ModelRecord, TaskRecord, TaskState
 from mien.shell.clock import Clock
-from mien.specs import CohortSpec, PrivacySpec
+from mien.specs import CohortSpec, MustInclude, PrivacySpec
 from simulation.testing import LAYOUT, SPEC, THETA, contribution, running_out, tiny_task
 from tests.helpers import run
 
@@ -147,7 +148,7 @@ class Rounds:
             "t",
             "p",
             model_id=MODEL,
-            cohort=CohortSpec(size=2, min_reports=2),
+            cohort=changes.pop("cohort", CohortSpec(size=2, min_reports=2)),
             privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
             deadlines=running_out(),
             **changes,
@@ -704,5 +705,105 @@ def test_a_total_that_stays_too_poor_fails_its_task_with_the_reason(
             found = house.task(task.task_id)
             assert (found.state, found.reason) == (TaskState.FAILED, "the total is of 2 phones")
             assert (found.model_id, found.revealed_sha256) == (MODEL, None)
+
+    run(story())
+
+
+SOURCE, TARGETS = "5" * 32, ("a" * 32, "b" * 32, "c" * 32)
+PAIR = CohortSpec(size=2, min_reports=2, must_include=MustInclude())
+
+
+def source(device_id: str = SOURCE) -> Caller:
+    """Return a device that says it knows whose faces it trains on."""
+    return Caller(device_id, "p", labelled=True)
+
+
+async def offer(house: Rounds, *callers: Caller) -> list[Assigned | Wait]:
+    """Have devices check in at once, and return what each is told."""
+    return list(await asyncio.gather(*(house.engine.check_in(caller, limit_s=0.2) for caller in callers)))
+
+
+def test_a_task_waits_for_its_source_says_so_and_pauses_for_no_such_wait(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(method="fedfr_uda", cohort=PAIR)
+            told = [house.engine.news(house.task(task.task_id)).gathering]
+            for number in range(7):
+                answers = await offer(house, *(Caller(each, "p") for each in TARGETS))
+                assert [type(each) for each in answers] == [Wait] * 3, "three are there, and two are enough"
+                assert {str(each.reason) for each in answers if isinstance(each, Wait)} == {
+                    "a round of t is gathering devices: 3 of 2; waiting for a labelled source"
+                }
+                told.append(house.engine.news(house.task(task.task_id)).gathering)
+                await house.engine._tasks[task.task_id].cohorts[0].post(SumFailed("0 labelled devices checked in"))
+                await until(lambda n=number: len(house.stores.store.rounds(task.task_id)) == n + 1)  # type: ignore[misc]
+            assert [(each.there, each.lacks_labelled) for each in told if each] == [(0, 1)] + [(3, 1)] * 7
+            found = house.task(task.task_id)
+            assert (found.state, found.aborted_in_a_row) == (TaskState.RUNNING, 0)
+
+            answers = await offer(house, *(Caller(each, "p") for each in TARGETS), source())
+            chosen = [each for each in answers if isinstance(each, Assigned)]
+            assert len(chosen) == 2
+            assert isinstance(answers[3], Assigned), "whatever chance says of the others"
+            (attempt,) = [each for each in house.stores.store.rounds(task.task_id) if each.stage is Stage.TRAINING]
+            assert house.stores.store.labelled(attempt.id) == {SOURCE}
+
+    run(story())
+
+
+def test_after_a_restart_a_round_still_knows_its_source(tmp_path: Path) -> None:
+    """Which of its devices are labelled is on disk: one without its source has no sum."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(method="fedfr_uda", cohort=replace(PAIR, size=3))
+            answers = await offer(house, *(Caller(each, "p") for each in TARGETS[:2]), source())
+            (name,) = {each.name for each in answers if isinstance(each, Assigned)}
+            await house.engine.stop()
+            again = Engine(house.stores, Clock(), SETTINGS, lambda _: _no_leaf)
+            await again.start()
+            for device in TARGETS[:2]:
+                assert await again.report_trained(device, name) is Stage.TRAINING
+            await again.leave(SOURCE, name, "low_quality")
+            (attempt,) = house.stores.store.rounds(task.task_id)
+            why = "0 labelled devices are left; cohort.must_include asks for 1"
+            assert (attempt.stage, attempt.reason) == (Stage.ABORTED, why)
+            assert house.task(task.task_id).aborted_in_a_row == 1, "it had its source, which left"
+            await again.stop()
+
+    run(story())
+
+
+def test_a_task_without_its_source_holds_nobody_whom_another_task_can_use(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            await house.submit(method="fedfr_uda", cohort=PAIR)
+            younger = tiny_task(
+                "young",
+                "p",
+                model_id=MODEL,
+                cohort=CohortSpec(size=2, min_reports=2),
+                privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),
+            )
+            record = await house.engine.submit(younger, token="y", actor="alice")
+            answers = await offer(house, *(Caller(each, "p") for each in TARGETS[:2]))
+            names = {each.name.task_id for each in answers if isinstance(each, Assigned)}
+            assert names == {record.task_id}
+
+    run(story())
+
+
+def test_a_source_that_the_task_keeps_out_is_no_source_of_its_round(tmp_path: Path) -> None:
+    """Whoever had enough sums over this model, or spoiled some, is not let in by what it says of itself."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(method="fedfr_uda", cohort=PAIR)
+            house.engine._tasks[task.task_id].note_left(SOURCE, BudgetExceededError.code)
+            answers = await offer(house, *(Caller(each, "p") for each in TARGETS), source())
+            assert [type(each) for each in answers] == [Wait] * 4
+            (attempt,) = house.engine._tasks[task.task_id].cohorts
+            assert attempt.attempt is not None
+            assert attempt.attempt.state.labelled == frozenset()
 
     run(story())

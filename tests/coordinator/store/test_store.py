@@ -118,10 +118,11 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     assert (opened.stage, opened.deadline_ms, opened.base_model_id) == (Stage.SELECTING, 12500, "a" * 64)
 
     steps = {"d1": Step.SELECTED, "d2": Step.SELECTED}
-    training = RoundState(Stage.TRAINING, 99.0, {}, steps)
+    training = RoundState(Stage.TRAINING, 99.0, {}, steps, labelled=frozenset({"d2"}))
     saved = store.save_round(RoundChange(opened, training, steps=steps))
     assert (saved.stage, saved.num_selected, saved.deadline_ms) == (Stage.TRAINING, 2, 99000)
     assert store.participants(opened.id) == steps
+    assert store.labelled(opened.id) == {"d2"}
     assert [store.participant(opened.id, device) for device in ("d1", "d3")] == [Step.SELECTED, None]
 
     blob = BlobId("e" * 64, 800)
@@ -149,6 +150,7 @@ def test_a_round_from_open_to_closed(store: Store) -> None:
     assert saved.ended_ms is not None
     assert store.task("t1") == after
     assert store.model("b" * 64).parent_model_id == "a" * 64
+    assert store.labelled(opened.id) == {"d2"}, "what a device said when it was chosen stays"
     assert [row[2] for row in store.events("t1/1/1")] == ["round.training", "round.closing", "round.closed"]
     assert store.last_round("t1") == saved == store.round("t1", 1, 1)
 

@@ -78,6 +78,7 @@ def refusal(bench: Bench, error: type[MienError], match: str | None = None) -> N
 
 def test_a_round_is_announced_trained_uploaded_and_forgotten(bench: Bench) -> None:
     assert bench.participant.step() == Counted(RoundRef("t1", 2, 1), "next", 3)
+    assert [each.labelled for each in bench.script.check_ins] == [False], "a phone's own people are no source"
     kinds = bench.kinds()
     order = [
         "assigned",
@@ -512,6 +513,7 @@ def test_a_source_trains_under_its_labels_and_is_nobodys(bench: Bench, trained_o
     bench.script.check_in = lambda: assignment(changed(method="fedfr_uda", local=LocalSpec(lr=0.001, flip=False)))
     for _ in range(2):
         assert isinstance(bench.participant.step(), Counted)
+    assert [each.labelled for each in bench.script.check_ins] == [True, True], "a source says that it is one"
     assert trained_on[-1].labels is not None
     np.testing.assert_array_equal(trained_on[-1].labels, source.labels)
     assert trained_on[-1].private["class_embeddings"].shape == (2, 128)

@@ -55,6 +55,15 @@ def test_a_wrong_field_is_named(fields: dict[str, object], word: str) -> None:
         plan_task(task(**fields), SPEC_JSON, public_shard=SHARD)
 
 
+def test_labelled_devices_are_for_a_method_that_tells_them_from_others() -> None:
+    cohort = {"must_include": {"labelled": 1}}
+    plan = plan_task(task(method="fedfr_uda", cohort=cohort), SPEC_JSON, public_shard=None)
+    assert plan.task.cohort.min_labelled == 1
+    for method in ("fedavg", "fedfr", "fedgc"):
+        with pytest.raises(ConfigError, match=f"method {method} trains all of its devices alike; leave it out"):
+            plan_task(task(method=method, cohort=cohort), SPEC_JSON, public_shard=SHARD)
+
+
 def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:
     layout = ParameterLayout((ParameterEntry("tail.weight", (1000, 1000)),))
     spec_json = model_to_json(
@@ -96,6 +105,7 @@ def test_a_cohort_that_is_large_enough_is_dealt_into_groups_with_a_median() -> N
         {"method": "fedavg", "cohort": LARGE, "trainable": ["tail.*"], "privacy": {"max_weight": 1, "dp": NOISE}},
         {"method": "statistics", "cohort": LARGE},
         {"method": "fedgc", "cohort": LARGE},
+        {"method": "fedfr_uda", "cohort": LARGE},
     ],
 )
 def test_no_cohort_is_dealt_where_sums_would_tell_more_or_have_no_middle(fields: dict[str, object]) -> None:

@@ -10,8 +10,17 @@ import pytest
 from mien.errors import ConfigError
 from mien.methods import find_method
 from mien.methods.base import DeviceInput, ServerState
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, device_seed, rounds, run_task, select
+from mien.specs import CohortSpec, LocalSpec, MustInclude, PrivacySpec, TaskSpec
+from simulation.engines.engine import (
+    Cohort,
+    PublicFaces,
+    RoundRecord,
+    check_runnable,
+    device_seed,
+    rounds,
+    run_task,
+    select,
+)
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -123,6 +132,28 @@ def test_selection_draws_the_cohort_and_in_time_everybody() -> None:
     assert all(len(set(chosen)) == 3 and list(chosen) == sorted(chosen) for chosen in rounds)
     assert set().union(*rounds) == set(devices)
     assert len(set(rounds)) > 10
+
+
+def test_a_cohort_that_must_include_a_labelled_client_has_one_in_every_round() -> None:
+    devices, cohort = tuple("abcdefgh"), CohortSpec(size=3, min_reports=3, must_include=MustInclude())
+    task = TaskSpec("t", method="fedfr_uda", cohort=cohort, privacy=PrivacySpec(min_cohort=3))
+    rounds = [select(task, devices, number, {"c": None, "f": None}) for number in range(1, 60)]
+    assert all(len(set(chosen)) == 3 and list(chosen) == sorted(chosen) for chosen in rounds)
+    assert all({"c", "f"}.intersection(chosen) for chosen in rounds)
+    assert set().union(*rounds) == set(devices)
+    plain = replace(task, cohort=replace(cohort, must_include=None))
+    assert not all("c" in select(plain, devices, number) for number in range(1, 60)), "as it was without"
+
+
+@pytest.mark.parametrize(
+    ("method", "num_labelled", "match"),
+    [("fedfr_uda", 0, "there are 0 labelled clients"), ("fedavg", 8, "trains all of its devices alike")],
+)
+def test_what_a_cohort_must_include_is_there_or_nothing_runs(method: str, num_labelled: int, match: str) -> None:
+    cohort = CohortSpec(size=3, min_reports=3, must_include=MustInclude())
+    task = TaskSpec("t", method=method, cohort=cohort, privacy=PrivacySpec(min_cohort=3))
+    with pytest.raises(ConfigError, match=match):
+        check_runnable(task, 8, has_validators=False, num_labelled=num_labelled)
 
 
 def test_seeds_differ_between_devices_rounds_and_tasks() -> None:
