@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoundError, ProtocolError
 from mien.protocol.status import CODE_KEY
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
-from mien.specs import CohortSpec
+from mien.specs import CohortSpec, MustInclude
 from simulation.testing import FakeDevice, FakeFleet, answer, contribution, running_out, tiny_task
 from simulation.testing.device import is_lost, streamed
 from tests.helpers import raised, run
@@ -238,5 +238,50 @@ def test_an_upload_that_drips_ends_with_its_round(attacked: FakeFleet) -> None:
                 assert (await device.upload(ref, contribution(task, i))).accepted
             assert (await devices[1].until(ref)).num_reports == 3
             assert isinstance(await raised(asyncio.wait_for(dripping, 60.0)), LateError)
+
+    run(story())
+
+
+def test_who_says_that_it_is_a_source_and_leaves_holds_a_task_up_until_that_pauses(attacked: FakeFleet) -> None:
+    """Anybody of the population may say so, and is chosen for it: what it wins are aborted rounds.
+
+    No sum is opened without a labelled device, and whoever watches is told of a pause, and which device it was.
+    """
+
+    async def story() -> None:
+        cohort = CohortSpec(size=3, min_reports=2, must_include=MustInclude())
+        task = tiny_task("claims", "claims", method="fedfr_uda", cohort=cohort)
+        async with attacked.operator() as operator, attacked.devices("claims", 3) as devices:
+            status = await operator.submit(task, "claims")
+            liar = devices[0]
+            liar.labelled = True
+            for attempt in range(1, 6):
+                assigned = await asyncio.gather(*(device.assignment() for device in devices))
+                assert {each.round.attempt for each in assigned} == {attempt}
+                await devices[1].report_trained(assigned[1].round)
+                await liar.leave(assigned[0].round, "low_quality")
+            async for event in operator.watch(status.task_id):
+                if event.task.state == "paused":
+                    assert "0 labelled devices are left; cohort.must_include asks for 1" in event.task.reason
+                    assert event.task.rounds_closed == 0
+                    break
+            seen = [device.device_id async for device in operator.seen_devices() if device.labelled]
+            assert liar.id in seen
+            assert not {device.id for device in devices[1:]}.intersection(seen)
+
+    run(story())
+
+
+def test_saying_that_it_is_a_source_helps_nobody_into_a_cohort_that_needs_none(attacked: FakeFleet) -> None:
+    """Nor does it keep one from beginning: a task that asks for no source does not look at who says so."""
+
+    async def story() -> None:
+        async with attacked.operator() as operator, attacked.devices("needless", 4) as devices:
+            await operator.submit(tiny_task("needless", "needless"), "needless")
+            devices[3].labelled = True
+            ref, task = await in_upload(devices)
+            for i, device in enumerate(devices):
+                assert (await device.upload(ref, contribution(task, i))).accepted
+            assert (await devices[0].until(ref)).num_reports == 4
 
     run(story())

@@ -31,7 +31,7 @@ from mien.errors import (
 from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.rounds import Stage
 from mien.protocol.v1 import operator_pb2, operator_pb2_grpc, rounds_pb2
-from mien.specs import CohortSpec, DeadlineSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DeadlineSpec, MustInclude, PrivacySpec, TaskSpec
 from simulation.testing import (
     LAYOUT,
     SPEC,
@@ -43,6 +43,7 @@ from simulation.testing import (
     answer,
     contribution,
     layout_of,
+    masked_task,
     ref_of,
     tiny_task,
 )
@@ -211,6 +212,65 @@ def test_a_device_that_dies_does_not_stop_the_round(shared_fleet: AheadFleet, de
     assert [(r.stage, r.num_reports) for r in reports] == [(rounds_pb2.CLOSED, 3)]
     expected = expected_theta(THETA, task, [upload.data for upload in sent])
     assert np.abs(shared_fleet.theta(reports[0].model_id) - expected).max() < 1e-6
+
+
+@pytest.mark.parametrize("is_masked", [False, True], ids=["plain", "masked"])
+def test_a_round_waits_for_its_labelled_source_and_then_runs_with_it(shared_fleet: FakeFleet, is_masked: bool) -> None:
+    """Four targets are there and three are enough: nobody is chosen, and all are told why, until the source comes."""
+    name = f"source-{is_masked}"
+
+    async def story() -> None:
+        make_task = masked_task if is_masked else tiny_task
+        cohort = CohortSpec(size=3, min_reports=3, must_include=MustInclude())
+        task = make_task(name, name, method="fedfr_uda", cohort=cohort)
+        async with shared_fleet.operator() as operator, shared_fleet.devices(name, 5) as devices:
+            status, (source, *targets) = await operator.submit(task, name), devices
+            sent = [asyncio.create_task(sent_once(device)) for device in targets]
+            waiting = await until_gathered(operator, status.task_id, there=4)
+            assert (waiting.gathering_wanted, waiting.gathering_lacks_labelled) == (3, 1)
+            told = await targets[0].check_in(timeout_s=1.0)
+            assert told.wait.reason.startswith(f"a round of {name} is gathering devices: 4 of 3")
+            assert "waiting for a labelled source" in told.wait.reason
+            assert await stages_of(operator, status.task_id) in ([], ["SELECTING"])
+
+            source.labelled = True
+            counted = await source.take_part(make(9))
+            (report,) = await outcome(operator, status.task_id)
+            assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 3)
+            for each in sent:
+                each.cancel()
+            others = await asyncio.gather(*sent, return_exceptions=True)
+            done = [each for each in others if isinstance(each, Sent)]
+            assert len(done) == 2
+            assert {each.round for each in done} == {counted.round}, "the round is that of the source"
+            seen = {device.device_id: device async for device in operator.seen_devices()}
+            assert [seen[device.id].labelled for device in devices] == [True, False, False, False, False]
+
+    run(story())
+
+
+async def sent_once(device: FakeDevice) -> Sent:
+    """Take part in the first round that chooses a device."""
+    return await device.take_part(make(int(device.id[:6], 16)))
+
+
+async def until_gathered(operator: Coordinator, task_id: str, *, there: int) -> operator_pb2.TaskStatus:
+    """Return a task's status once so many devices wait to be chosen."""
+    async with asyncio.timeout(STEP_LIMIT_S):
+        async for event in operator.watch(task_id):
+            if event.task.gathering_there == there:
+                return event.task
+    raise AssertionError("the task was over before anybody waited")
+
+
+async def stages_of(operator: Coordinator, task_id: str) -> list[str]:
+    """Return the stages of a task's attempts so far."""
+    stages: dict[int, str] = {}
+    async for event in operator.watch(task_id):
+        if not event.HasField("round"):
+            break
+        stages[event.round.round.attempt] = rounds_pb2.Stage.Name(event.round.stage)
+    return list(stages.values())
 
 
 def test_a_missed_quorum_aborts_and_the_next_attempt_succeeds(shared_fleet: AheadFleet) -> None:

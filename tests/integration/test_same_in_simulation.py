@@ -23,7 +23,7 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector
 from mien.methods.base import Crops
 from mien.protocol.tensors import PublicShard
-from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, MustInclude, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, PublicFaces, run_task
 from tests.device_sdk.made_up_people import noise_crops
 from tests.device_sdk.synthetic import images_of
@@ -69,7 +69,7 @@ class Case:
             rounds=ROUNDS,
             population=POPULATION,
             trainable=self.trainable,
-            cohort=CohortSpec(size=size, min_reports=size),
+            cohort=CohortSpec(size=size, min_reports=size, must_include=MustInclude() if self.has_source else None),
             deadlines=DeadlineSpec(selecting_s=150.0, training_s=150.0, upload_s=150.0),
             local=LocalSpec(lr=self.lr, steps=2, flip=False),
             privacy=PrivacySpec(min_cohort=2, secure_aggregation="off"),

@@ -8,8 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from mien.errors import ConfigError
 from mien.protocol.rounds import Stage
-from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import AsynchronousSpec, CohortSpec, DeadlineSpec, LocalSpec, MustInclude, PrivacySpec, TaskSpec
 from simulation.fleet.costs import round_cost
 from simulation.fleet.fleet import Fleet
 from simulation.fleet.phones import DrawnPhones, Outlook
@@ -71,6 +72,43 @@ def test_too_few_at_a_deadline_abort_the_attempt_and_the_round_is_tried_again() 
     assert attempts[0].reason == "1 devices trained within 15 s; 2 are needed"
     assert attempts[0].fates == {Fate.ABORTED: 3}
     assert [(each.round, each.attempt) for each in attempts[:2]] == [(1, 1), (1, 2)]
+
+
+def test_a_round_begins_with_the_source_and_waits_for_its_training() -> None:
+    """Phone 0, the source, is there from 50 on and trains for 60 s; the others from 1 on, and for 10 s."""
+    cohort = CohortSpec(3, 2, must_include=MustInclude())
+    task = replace(PLAIN, method="fedfr_uda", cohort=cohort)
+    scripts = [phone(60, start_s=50.0), phone(10), phone(10), phone(10)]
+    phones = ScriptedPhones(task, scripts, num_labelled=1)
+    history = Fleet(task, phones, SETTINGS, until_s=5000.0).run()
+    assert [len(attempt.fates) for attempt in history.attempts] == [1]
+    (attempt,) = history.attempts
+    began_s, upload_s = (at_s for _, at_s in attempt.stages[:2])
+    assert 50 <= began_s < 60
+    assert upload_s == pytest.approx(began_s + 60)
+    assert attempt.fates == {Fate.COUNTED: 3}
+    assert (history.state, history.rounds_closed) == ("done", 1)
+
+
+def test_a_fleet_whose_source_stays_away_is_not_paused() -> None:
+    task = replace(
+        PLAIN,
+        method="fedfr_uda",
+        cohort=CohortSpec(2, 2, must_include=MustInclude()),
+        deadlines=DeadlineSpec(10.0, 100.0, upload_s=30.0),
+    )
+    late = ScriptedPhones(task, [phone(10, start_s=300.0), phone(10), phone(10)], num_labelled=1)
+    history = Fleet(task, late, SETTINGS, until_s=5000.0).run()
+    waited = [each.reason for each in history.attempts[:-1]]
+    assert len(waited) > SETTINGS.max_aborted
+    assert set(waited) == {"0 labelled devices checked in within 10 s; cohort.must_include asks for 1"}
+    assert (history.state, history.rounds_closed, history.pauses) == ("done", 1, ())
+
+
+def test_a_fleet_without_a_source_is_refused_where_the_task_must_include_one() -> None:
+    task = replace(PLAIN, method="fedfr_uda", cohort=CohortSpec(2, 2, must_include=MustInclude()))
+    with pytest.raises(ConfigError, match=r"of these phones 0 are labelled.*work\.labelled"):
+        run(task, phone(10), phone(10))
 
 
 def test_after_five_aborted_attempts_the_task_is_paused_until_somebody_resumes_it() -> None:
