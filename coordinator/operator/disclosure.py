@@ -98,6 +98,11 @@ def _cohort(task: TaskSpec, method: Method | None) -> str:
             f"privacy.min_cohort {task.privacy.min_cohort} those take part whose floor is "
             f"{task.privacy.min_cohort // each} or less, and no phone's is below 2."
         )
+    if fewest := task.cohort.min_labelled:
+        told += (
+            f" Each sum includes {fewest} or more devices that say at check-in that they hold labelled faces: a round "
+            "waits for them, and the other phones hide among the rest."
+        )
     if smallest >= _FEW:
         return told
     return f"{told} A sum over so few tells much of each: {_FEW} or more hide a phone better."

@@ -332,7 +332,19 @@ def _plain_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
     return (
         f"It is meant to be seen only as part of a sum over at least {task.cohort.min_reports} devices "
         f"(this device agrees to {min_cohort} or more).",
+        *_sources(task, task.cohort.min_reports),
         PLAIN_SUMS,
+    )
+
+
+def _sources(task: TaskSpec, least: int) -> tuple[str, ...]:
+    """Return a sentence on devices that are in every sum, and may be those of whoever runs the coordinator."""
+    fewest = task.cohort.min_labelled
+    if not fewest:
+        return ()
+    return (
+        f"Each sum includes {fewest} or more devices with labelled faces, which an operator runs and can leave out of "
+        f"account: the others hide among {least - fewest}.",
     )
 
 
@@ -347,6 +359,7 @@ def _masked_sums(task: TaskSpec, min_cohort: int) -> tuple[str, ...]:
     return (
         f"What the coordinator learns is the sum over at least {least} phones (this device agrees to {min_cohort} or "
         "more), and what that sum tells: the fewer phones, the more of each.",
+        *_sources(task, least),
         _PROMISES[profile],
         f"Of {most} phones that begin, {'all' if stay == most else stay} must stay to the end; if fewer do, nothing is "
         "uncovered and the round is tried again.",

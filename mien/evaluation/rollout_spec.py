@@ -62,6 +62,8 @@ class RollOutSpec:
     def __post_init__(self) -> None:
         check_stages(self.stages, "stages")
         check_limits(self, "")
+        if self.cohort.must_include is not None:
+            raise ConfigError("cohort.must_include is for training, not for phones that compare models; leave it out")
         if self.cohort.min_reports < self.min_cohort:
             raise ConfigError(
                 f"cohort.min_reports ({self.cohort.min_reports}) is below min_cohort ({self.min_cohort}); raise the "

@@ -124,7 +124,10 @@ def decide(
 
 
 def roll_out_of(spec: TaskSpec) -> RollOutSpec:
-    """Return the staged roll-out that a task's gates ask for: cohorts like its own, judged by the same measures."""
+    """Return the staged roll-out that a task's gates ask for: cohorts like its own, judged by the same measures.
+
+    No source need be among phones that compare.
+    """
     gates = spec.gates
     judged_by = FleetGates(
         fmr=gates.fmr,
@@ -136,7 +139,7 @@ def roll_out_of(spec: TaskSpec) -> RollOutSpec:
         gates.stages,
         spec.population,
         min_cohort=max(spec.privacy.min_cohort, 3),
-        cohort=spec.cohort,
+        cohort=replace(spec.cohort, must_include=None),
         gates=judged_by,
     )
 

@@ -6,7 +6,7 @@ import typing
 from typing import Any
 
 from coordinator.operator.disclosure import _REVEALED, UNMASKED, disclosures
-from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DpSpec, MustInclude, PrivacySpec, TaskSpec
 
 COHORT = CohortSpec(size=20, min_reports=16)
 
@@ -22,6 +22,13 @@ def test_every_task_says_what_the_server_learns() -> None:
     assert len(masked) == 2
     assert "keeps to the protocol" in shown(secure_aggregation="honest_but_curious")[1]
     assert shown(secure_aggregation="off")[1] == UNMASKED
+
+
+def test_an_operator_is_told_what_a_source_in_each_cohort_means() -> None:
+    cohort = CohortSpec(size=20, min_reports=16, must_include=MustInclude())
+    told = disclosures(TaskSpec("t", method="fedfr_uda", cohort=cohort))
+    assert "1 or more devices that say at check-in that they hold labelled faces" in told[0]
+    assert "labelled" not in shown()[0]
 
 
 def test_sums_of_groups_are_smaller_and_it_says_so() -> None:

@@ -26,7 +26,7 @@ from mien.methods.fedavg import FEDAVG
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION, privacy_of
 from mien.methods.statistics import STATISTICS
 from mien.protocol.rounds import Role
-from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DpSpec, MustInclude, PrivacySpec, TaskSpec
 from tests.examples.by_path import example
 
 SUMS = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss_before", 1), Lane("delta", 1_250_000)))
@@ -56,6 +56,18 @@ def test_the_default_agreement_is_masked_sums_over_sixteen() -> None:
     with pytest.raises(ConfigError, match=r"15 devices; this device agrees to 16 or more.*min_cohort = 15`"):
         agree(task(min_cohort=15))
     agree(task(min_cohort=15), min_cohort=4)
+
+
+@pytest.mark.parametrize("protection", ["malicious_server", "off"])
+def test_a_phone_is_told_that_sources_do_not_hide_it(protection: str) -> None:
+    """Whoever runs the source knows what it sent, and can take that out of the sum."""
+    plain = task(secure_aggregation=protection)
+    source = replace(plain, cohort=replace(plain.cohort, must_include=MustInclude(2)))
+    sentence = "Each sum includes 2 or more devices with labelled faces"
+    assert sentence not in words(plain)
+    assert f"{sentence}, which an operator runs and can leave out of account: the others hide among 14." in words(
+        source
+    )
 
 
 def test_plain_sums_need_the_owners_word() -> None:

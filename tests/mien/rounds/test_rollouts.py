@@ -32,9 +32,9 @@ from mien.rounds.rollouts import (
     threshold_for,
     widened,
 )
-from mien.rounds.verdicts import Decision, Verdict
+from mien.rounds.verdicts import Decision, Verdict, roll_out_of
 from mien.shell.clock import Clock
-from mien.specs import CohortSpec, TaskSpec, Threshold
+from mien.specs import CohortSpec, GateSpec, MustInclude, TaskSpec, Threshold
 from simulation.testing import LAYOUT, SPEC
 from tests.tiny import SHARD
 
@@ -104,6 +104,14 @@ class TestMoves:
             spec_from_json(b'{"stagse":[0.1]}')
         with pytest.raises(CorruptDataError):
             spec_from_json(b"\xff")
+
+    def test_phones_that_compare_models_are_asked_for_no_labels(self) -> None:
+        """Nor where the task that made the model needs a source in each of its cohorts."""
+        with pytest.raises(ConfigError, match=r"cohort\.must_include is for training"):
+            RollOutSpec(cohort=CohortSpec(must_include=MustInclude()))
+        cohort = CohortSpec(size=18, must_include=MustInclude())
+        task = TaskSpec("uda", method="fedfr_uda", cohort=cohort, gates=GateSpec(stages=(0.1, 1.0)))
+        assert roll_out_of(task).cohort == CohortSpec(size=18)
 
 
 class TestTheTask:
