@@ -102,7 +102,7 @@ def _funnel(db: sa.Connection, row: Row, spec: TaskSpec) -> Section:
     if not row.num_selected:
         told = f"{spec.cohort.num_selected} phones are wanted; chance chooses among those that have checked in."
         if fewest := spec.cohort.min_labelled:
-            told += f" It does not begin without {fewest} that know whose faces they train on."
+            told += f" It does not begin without {fewest} or more with labelled faces."
         return Empty("phones", "Phones", told, ("mien-coordinator device list",))
     wanted = [Step.SELECTED, *(STEP_OF[stage] for stage in PATHS[spec.privacy.secure_aggregation])]
     known = {Step.SELECTED: row.num_selected, Step.TRAINED: row.num_trained, Step.UPLOADED: row.num_reports}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +19,7 @@ from coordinator.dashboard.views import audit, collapse, hours, models, overview
 from coordinator.dashboard.views import fleet as fleets
 from coordinator.dashboard.views.alerts import alerts
 from coordinator.dashboard.words import short
+from coordinator.operator.readiness import Waiting
 from coordinator.store import round_log as store_log
 from coordinator.store.report import report
 from coordinator.store.store import Store
@@ -27,10 +29,12 @@ from mien.evaluation.rollout_spec import RollOutSpec
 from mien.format import percent
 from mien.log.checkpoints import WITNESS, NoteSigner
 from mien.log.entries import certificate_entry
-from mien.rounds.records import CandidateRecord, CandidateState, TaskState
+from mien.protocol.canonical import task_to_json
+from mien.rounds.records import CandidateRecord, CandidateState, TaskRecord, TaskState
 from mien.rounds.rollouts import spec_to_json
 from mien.shell.doctor import Finding
 from mien.shell.pages import Alerts, Cell, Chart, Columns, Empty, Facts, Figure, Page, Pager, Table, Tiles
+from mien.specs import CohortSpec, MustInclude, TaskSpec
 from tests.coordinator.dashboard.made_up import DP, MEASURED, Fleet, device_id, model_id, people_measured
 
 S = TypeVar("S")
@@ -121,6 +125,41 @@ def test_an_empty_coordinator_says_what_to_do(tmp_path: Path) -> None:
     finally:
         reader.close()
         new.close()
+
+
+@pytest.mark.parametrize(
+    ("waiting", "told"),
+    [
+        (None, "gathering 20 phones, a labelled source among them (with metrics_port"),
+        (Waiting(17, 0), "gathering: 17 of 20, since 3 min; waiting for a labelled source"),
+        (Waiting(17, 1), "gathering: 17 of 20, since 3 min"),
+    ],
+)
+def test_a_round_that_waits_for_its_source_says_so(tmp_path: Path, waiting: Waiting | None, told: str) -> None:
+    fleet = Fleet(tmp_path)
+    reader = Reader.open(fleet.home.database_url(fleet.home.resolve().config))
+    try:
+        base, began_ms = fleet.add_model("imported").model_id, fleet.clock.now_ms()
+        spec = TaskSpec("uda", method="fedfr_uda", cohort=CohortSpec(20, 16, must_include=MustInclude()))
+        record = TaskRecord(
+            "ab" * 8, "uda", "default", task_to_json(spec), "", TaskState.RUNNING, base, base, "alice", began_ms
+        )
+        fleet.store.open_attempt(fleet.store.add_task(record), round_number=1, attempt=1, deadline=fleet.clock.now())
+        now = situation(began_ms + 200_000)
+        if waiting is not None:
+            now = replace(now, waiting={("uda", "default"): waiting})
+        known = reader.ask(lambda db: fleets.read(db, now.now_ms))
+        page = reader.ask(lambda db: overview.overview(db, now, known))
+        note = cell(part(page, "running", Table), "uda", "Round").note
+        assert note.startswith(f"round 1, attempt 1; {told}")
+        assert ("labelled source" in note) == (waiting != Waiting(17, 1))
+        nobody = part(reader.ask(lambda db: rounds.round_page(db, "ab" * 8, 1, 1, now.now_ms)), "phones", Empty)
+        assert "does not begin without 1 or more with labelled faces" in nobody.text
+        settings = dict(part(reader.ask(lambda db: tasks.task_page(db, "ab" * 8, now.now_ms)), "settings", Facts).items)
+        assert "labelled sources among them: 1 or more" in settings["Cohort"].text
+    finally:
+        reader.close()
+        fleet.close()
 
 
 def test_a_task_shows_attempts_course_and_what_it_reveals(reader: Reader, now_ms: int) -> None:
