@@ -18,7 +18,7 @@ from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from mien.errors import CertificateError, PermissionDeniedError, UnreachableError, VersionError
 from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
-from mien.specs import AsynchronousSpec, CohortSpec, TaskSpec
+from mien.specs import AsynchronousSpec, CohortSpec, MustInclude, TaskSpec
 from simulation.testing import THETA, FakeDevice, answer, contribution, masked_task, patiently, ref_of, tiny_task
 from tests.helpers import raised, run
 from tests.integration.replicas import Balancer, Cluster, ReplicaFleet, until
@@ -186,6 +186,40 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is
     cluster.replace(lost)
     with cluster.first.store() as store:
         assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [(1, 1, "closed")]
+
+
+def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) -> None:
+    """Its word went through another replica; the one that takes over gives the round up once the source has left."""
+    cohort = CohortSpec(size=3, min_reports=2, must_include=MustInclude())
+    task = tiny_task("sources", "sources", method="fedfr_uda", cohort=cohort)
+    owner, *left = cluster.replicas
+
+    async def story() -> None:
+        await submitted(owner, task)
+        async with (
+            Balancer([replica.address for replica in left]) as balancer,
+            cluster.devices(task.population, [balancer.address] * 4) as devices,
+        ):
+            source, *targets = devices
+            source.labelled = True
+            held = [asyncio.create_task(persistently(device.assignment)) for device in targets]
+            assignment = await persistently(source.assignment)
+            chosen, still_held = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
+            while len(chosen) < 2:
+                more, still_held = await asyncio.wait(still_held, return_when=asyncio.FIRST_COMPLETED)
+                chosen |= more
+            assert {ref_of(each.result()) for each in chosen} == {ref_of(assignment)}
+            for each in still_held:
+                each.cancel()
+            owner.lose_everything()
+            await persistently(lambda: source.leave(assignment.round))
+            (first, *_) = [device for device, each in zip(targets, held, strict=True) if each in chosen]
+            event = await persistently(lambda: first.until(assignment.round))
+            assert event.stage == rounds_pb2.ABORTED
+            assert event.reason == "0 labelled devices are left; cohort.must_include asks for 1"
+
+    run(story())
+    cluster.replace(owner)
 
 
 def test_cohorts_in_flight_outlive_the_owner_of_their_task(cluster: Cluster) -> None:
