@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from mien.errors import ConfigError, MienError, NotFoundError
+from mien.methods import METHODS
+from mien.records import from_mapping
 from simulation.program import reproduce
 from simulation.program.cli import app
 from simulation.program.reports import report
@@ -32,6 +34,20 @@ def test_every_experiment_has_a_study_at_both_scales(name: str) -> None:
     assert quick.tables
     assert quick.claims == ()
     assert quick.notes[-1] == reproduced.TOY
+
+
+@pytest.mark.parametrize("name", reproduced.EXPERIMENTS)
+def test_a_spread_out_of_our_own_rates_is_called_tuned_in_every_study(name: str) -> None:
+    """It was called FedFace as published, at 3,000 times the released code's rate and with a server's momentum."""
+    for row in reproduced.Options(name).study().rows:
+        task = row.settings.get("task", {})
+        is_shown = "class_embeddings" in task.get("privacy", {}).get("reveals", ())
+        if not is_shown or task.get("method") not in ("fedface", "fedaws"):
+            continue
+        options = from_mapping(METHODS[task["method"]].options, task.get("options", {}))
+        if options.preset == "own":
+            assert "published" not in row.label, row.name
+            assert "paper" not in row.label, row.name
 
 
 @pytest.mark.parametrize("command", [["run"], ["report"], ["reproduce"]])
