@@ -18,11 +18,12 @@ from mien.methods.pfm_fv import (
     normalise_scores,
     own_weighting,
     score,
+    score_bound,
     validation_faces,
     weight_of,
 )
 from mien.methods.weightings import simplex_draw
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec, from_mapping
 from simulation.engines.engine import Cohort, Run, run_task
 from tests.golden import _reference_optimisers as reference
 from tests.tiny import made_up_crops, tiny_linear
@@ -292,6 +293,19 @@ def test_a_norm_decides_searches_of_scores_as_they_are(norm: Literal["local_norm
         kept = [statistics for _, statistics in found]
         agreed += int(np.argmax(np.sum(raw, axis=0)) == np.argmax(np.sum([s for s, _ in found], axis=0)))
     assert agreed < 300, f"the norm changed the winner of {400 - agreed} searches in 400 only"
+
+
+@pytest.mark.parametrize("norm", ["local_norm", "moving_norm", "no_norm"])
+def test_no_score_lies_beyond_the_bound_that_masked_sums_are_planned_for(norm: str) -> None:
+    """Candidates that all score 100 % reach it by a norm: their variance is 0, and epsilon all that divides them."""
+    options = {"validation": norm, "epsilon": 1e-7}
+    bound, spec = score_bound(TaskSpec("t", method="pfm_fv", options=options)), from_mapping(PfmFvOptions, options)
+    equal, kept = normalise_scores(spec, np.full(3, 100.0), None)
+    np.testing.assert_allclose(equal, bound, rtol=1e-9)
+    rng = np.random.default_rng(3)
+    for _ in range(50):
+        found, kept = normalise_scores(spec, rng.uniform(0, 100, 3), kept)
+        assert np.abs(found).max() <= bound
 
 
 def test_scores_by_the_other_measure() -> None:
