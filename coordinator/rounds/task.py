@@ -296,7 +296,7 @@ class Task(CohortRules):
         One that left fewer suspects of spoiling sums brings the search on, and counts towards no pause; nor does one
         that only waited for devices which it cannot do without.
         """
-        if self.only_waited(attempt, self.clock.now()):
+        if self.only_waited(attempt, self.clock.now(), keeps_out=bool(attempt.barred)):
             return replace(change, task=self.record)
         before = self._search
         change = self._searched(attempt, change)

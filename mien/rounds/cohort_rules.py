@@ -114,14 +114,16 @@ class CohortRules:
             return ""
         return overdue_in_words(spec, version, base)
 
-    def only_waited(self, attempt: UnderWay, now: float) -> bool:
+    def only_waited(self, attempt: UnderWay, now: float, *, keeps_out: bool = False) -> bool:
         """Return whether an attempt that is aborted now only waited for devices, which brings its task to no pause.
 
-        One of sums that add up waits for devices that are not counted yet, any other for those that it must include.
+        One of sums that add up waits for devices that are not counted yet, any other for those that it must include:
+        unless it `keeps_out` some devices, for those may be the very ones, and it would wait without end.
         """
         if attempt.state.stage is not Stage.SELECTING:
             return False
-        return find_method(self._spec.method).adds_up or lacking(attempt.rules, attempt.state, now) > 0
+        is_lacking = lacking(attempt.rules, attempt.state, now) > 0
+        return find_method(self._spec.method).adds_up or (is_lacking and not keeps_out)
 
     def _others(self, cohort: Cohort) -> list[UnderWay]:
         found = [other.under_way for other in self.cohorts if other is not cohort]

@@ -70,6 +70,9 @@ def test_what_devices_told_is_beside_them() -> None:
     told.stays_out_since_unix_ms = 1
     assert "stays out" in drawn(device_table([DEVICE], 80, {DEVICE.device_id: told}), 80)
     assert "never" in drawn(device_table([DEVICE], 200, {}), 200)
+    assert "labelled" not in text
+    told.labelled = True
+    assert "labelled faces" in drawn(device_table([DEVICE], 200, {DEVICE.device_id: told}), 200)
 
 
 def test_at_80_the_note_stays_longest() -> None:

@@ -802,8 +802,10 @@ def test_a_source_that_the_task_keeps_out_is_no_source_of_its_round(tmp_path: Pa
             house.engine._tasks[task.task_id].note_left(SOURCE, BudgetExceededError.code)
             answers = await offer(house, *(Caller(each, "p") for each in TARGETS), source())
             assert [type(each) for each in answers] == [Wait] * 4
-            (attempt,) = house.engine._tasks[task.task_id].cohorts
-            assert attempt.attempt is not None
-            assert attempt.attempt.state.labelled == frozenset()
+            (cohort,) = house.engine._tasks[task.task_id].cohorts
+            assert cohort.attempt is not None
+            assert cohort.attempt.state.labelled == frozenset()
+            await cohort.post(SumFailed("0 labelled devices checked in"))
+            await until(lambda: house.task(task.task_id).aborted_in_a_row == 1)  # else it would wait without end
 
     run(story())
