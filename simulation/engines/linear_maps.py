@@ -22,6 +22,7 @@ from device_sdk.runtimes.objectives import Tensors
 from mien.layout import ParameterPart
 from mien.methods.base import StepRule
 from mien.specs import LocalSpec
+from simulation.engines.prelus import prelu
 
 ROWS_OF_A_WEIGHT: Final = 4.0
 """Rows of outer products that are as much work as their weight, in units of I O / (I + O) (decision record 0104)."""
@@ -313,6 +314,8 @@ def linear(x_BI: Tensor, weight_OI: Tensor, step: Step | None = None) -> Tensor:
 class LinearMaps(TorchFunctionMode):
     """Works out linear maps in ways of their own: of weights that step, of outer products, and by `_Linear`.
 
+    So are PReLUs, for time alone (`prelu`).
+
     `steps` and `outer` are given with the tensor that the network knows as the map's weight. Both are right only for a
     weight that nothing else looks at (`Looks`), which would see it changed, or as it was received.
     """
@@ -326,6 +329,8 @@ class LinearMaps(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Return the function's result."""
+        if func is nn.functional.prelu and not kwargs and args[0].dim() > 1:
+            return prelu(*args)
         if func is not nn.functional.linear or kwargs or args[0].dim() != 2:
             return func(*args, **(kwargs or {}))
         x_BI, weight_OI, bias_O = (*args, None)[:3]
