@@ -4,7 +4,7 @@ Registered are people of LFW with six pictures or more, alone on a phone or four
 their other pictures are the mated probes. Non-mated: a picture each of 400 people of LFW who are registered nowhere,
 and, where several share a phone, the others' probes. Public faces are those of 60 people of CelebA; the released
 threshold has a false match rate of 0.1 % over pictures of CelebA's other people. Both sets are for research, not for
-commercial use. Intervals: 95 %, phones drawn again 2,000 times. Quick: 5 pictures of 32 people, and fewer others.
+commercial use. Intervals: 95 %, phones drawn again 2,000 times. Quick: 5 pictures of 12 people, and fewer others.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PUBLIC_PEOPLE: Final = 60
 PER_PUBLIC_PERSON: Final = 10
 PER_OTHER_PERSON: Final = 5
 MAX_IMAGES: Final = 15
-QUICK: Final = {"people": 32, "strangers": 100, "images": 10, "others": 40, "public_images": 5}
+QUICK: Final = {"people": 12, "strangers": 50, "images": 8, "others": 40, "public_images": 5}
 SEVERAL: Final = 4
 COUNTS: Final = (3, 5)
 REPLICATES: Final = 2_000

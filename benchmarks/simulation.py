@@ -79,7 +79,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
     growth = memory_growth_mb(100 if args.quick else 1000)
     fused = fused_over_torch(threads=THREADS, rounds=3 if args.quick else 5)
-    small_net = stacked_over_torch(threads=THREADS, rounds=2 if args.quick else 5)
+    small_net = stacked_over_torch(threads=THREADS, rounds=3 if args.quick else 5)
     several = _several(args.quick)
     ours_of_several = {order: _ours(order, only=("stacked", "fused")) for order in several}
     until = started + QUICK_S if args.quick else None

@@ -40,15 +40,36 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "wrong": "wrong sums",
         "stuck": "rounds stuck",
     },
-    "cli": {},
+    "cli": {
+        "rows.0.cpu_s": "`mien-coordinator --help`, s of processor time",
+        "rows.4.cpu_s": "`mien-coordinator task list`",
+        "rows.5.cpu_s": "`mien-coordinator device invite`",
+        "rows.7.cpu_s": "`mien-device status`",
+        "rows.8.cpu_s": "`mien-device verify-pair`",
+    },
     "coordinator": {
         "ingest_ratio": "contributions of 4 MB taken in, of a bare gRPC server's speed",
         "same_work_ratio": "... of it, a server that only hashes, encrypts and keeps them",
         "selection_s": "selection of 1,000 phones among a million on record, s",
     },
-    "device": {},
+    "device": {
+        "tail_over_torch.onnxruntime": "a step of the default part on ONNX Runtime, over torch's processor time",
+        "tail_over_torch.executorch": "... on ExecuTorch",
+        "step_over_torch.onnxruntime": "a step of all of the network on ONNX Runtime, over torch's",
+        "step_over_torch.executorch": "... on ExecuTorch",
+        "peak_mb.torch": "memory of such a step on torch, MB",
+        "peak_mb.onnxruntime": "... on ONNX Runtime",
+        "peak_mb.executorch": "... on ExecuTorch",
+    },
     "dp": {"gaussian_draws_per_s": "discrete Gaussian draws a second", "poisson_draws_per_s": "Poisson draws a second"},
-    "group_statistics": {},
+    "group_statistics": {
+        "draws.0.released.threshold_as_it_was.group.fmr.rate": "false match rate of the group, as released",
+        "draws.0.adapter.threshold_set_anew.group.fmr.rate": "... with an adapter of the sum, its threshold set anew",
+        "draws.0.gate.threshold_set_anew.group.fmr.rate": "... with one behind a gate, so too",
+        "draws.0.released.threshold_as_it_was.group.fnmr.rate": "false non-match rate of the group, as released",
+        "draws.0.adapter.threshold_set_anew.group.fnmr.rate": "... with an adapter of the sum, its threshold set anew",
+        "draws.0.gate.threshold_set_anew.group.fnmr.rate": "... with one behind a gate, so too",
+    },
     "hostile": {
         "attacks_tried": "attacks tried",
         "others_p99_ratio": "how much longer others waited (99 % quantile), worst attack",
@@ -56,7 +77,14 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
     },
     "identify": {"fpir_1000": "false positive identifications among 1,000 people", "tpir_1000": "true ones"},
     "lfw": {"accuracy": "accuracy on LFW", "ratio_to_reference": "... over the published one"},
-    "personal": {},
+    "personal": {
+        "people": "people who are enrolled",
+        "rows.0.used_on.mean": "share of phones of one person on which the personal model is used",
+        "rows.0.accepted.released.mean": "accepted there by the released model",
+        "rows.0.accepted.as_used.mean": "... as phones use them",
+        "rows.0.false_matches.released.mean": "false matches by the released model",
+        "rows.0.false_matches.as_used.mean": "... as phones use them",
+    },
     "phone": {
         "verify_cpu_s": "`mien-device verify`, s of processor time",
         "verify_peak_mb": "... memory, MB",
@@ -73,7 +101,14 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "p99_control_ms": "another phone's call meanwhile, 99 % quantile, ms",
         "peak_mb": "the coordinator's memory, MB",
     },
-    "round_log": {},
+    "round_log": {
+        "logs.0.entries": "entries in the smaller log",
+        "logs.0.answer_bytes": "bytes of an answer",
+        "logs.0.check_ms": "a phone's check, ms",
+        "logs.1.entries": "entries in the larger log",
+        "logs.1.answer_bytes": "bytes of an answer",
+        "logs.1.check_ms": "a phone's check, ms",
+    },
     "search": {
         "search_ms": "a search among 100,000 templates, ms",
         "search_over_numpy": "... over exact numpy's time",
@@ -83,11 +118,17 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "server_over_prg_bound": "... over AES alone",
         "device_mask_over_prg": "masking on a phone, over AES alone",
         "bytes_per_parameter": "bytes a number",
+        "flower_over_ours_server": "Flower's unmasking, over Mien's",
+        "flower_over_ours_device": "... masking on a phone",
     },
     "simulation": {
         "ms_per_client_1e4": "a client of 10⁴ numbers, one step, ms",
         "ms_per_client_1e6": "... of 10⁶ numbers",
-        "pfl_ratio_1_step": "... with 10⁶ numbers, of pfl-research's time",
+        "over_bare_loop_1e4": "a client of 10⁴ numbers, of a bare loop of torch's time",
+        "over_bare_loop_1e6": "... of 10⁶ numbers",
+        "pfl_research_over_mien_1e4_1_steps": "pfl-research's time for a client of 10⁴ numbers, over Mien's",
+        "flower_over_mien_1e4_1_steps": "Flower's",
+        "pfl_ratio_1_step": "a client of 10⁶ numbers, one step, of pfl-research's time",
         "pfl_ratio_5_steps": "... five steps with momentum",
         "pfl_ratio_20_steps": "... twenty steps with momentum",
         "fused_over_torch": "large batches of MobileFaceNet, of plain torch's speed",
@@ -104,9 +145,16 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "phone_sent_bytes": "bytes that a phone sends, all stages",
         "server_step_ms": "the server's step for a cohort, ms",
     },
-    "stores": {"read_ratio": "crops from a mapped data set, over PNG files' speed"},
+    "stores": {
+        "images": "crops in a mapped data set",
+        "open_s": "... until it is open, s",
+        "identities": "identities in an index",
+        "index_open_s": "... until it is open, s",
+        "read_ratio": "random crops from it, over PNG files' speed by the product's decoder",
+        "imread_ratio": "... by OpenCV alone",
+    },
 }
-"""What the page shows of each benchmark: keys of its result, in words. Aims are shown by themselves."""
+"""What the page shows of each benchmark: keys of its result (`value_at`), in words. Aims are shown by themselves."""
 
 FLEETS: Final = (10**4, 10**6, 10**8)
 DAY_S: Final = 86400.0
@@ -166,9 +214,9 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
     words, aims = FIGURES[name], result.get("aims", {})
     shown = {**words, **{key: f"`{key}`" for key in aims if key not in words}}
     rows = [
-        f"| {word} | {number(result[key])} | {number(aims[key]) if key in aims else ''} |"
+        f"| {word} | {number(value)} | {number(aims[key]) if key in aims else ''} |"
         for key, word in shown.items()
-        if key in result
+        if (value := value_at(result, key)) is not None
     ]
     lines = [
         f"## {name}",
@@ -182,6 +230,19 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
     if rows:
         lines += ["", "| | measured | aim |", "|---|---|---|", *rows]
     return "\n".join([*lines, ""])
+
+
+def value_at(result: Mapping[str, Any], key: str) -> Any:
+    """Return the figure of a key, in which points lead to keys and places within: `rows.0.cpu_s`; None of none."""
+    value: Any = result
+    for step in key.split("."):
+        if isinstance(value, list) and step.isdigit() and int(step) < len(value):
+            value = value[int(step)]
+        elif isinstance(value, Mapping) and step in value:
+            value = value[step]
+        else:
+            return None
+    return value
 
 
 def summary(name: str) -> str:

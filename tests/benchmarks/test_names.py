@@ -21,3 +21,21 @@ def test_one_that_cannot_run_counts_and_leaves_nothing(tmp_path: Path, monkeypat
     monkeypatch.delenv("MIEN_DATA", raising=False)  # real faces are not shipped
     assert program.run(["lfw"], tmp_path, quick=True) == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ratios_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = {
+        "quick": {"a_ratio": 1.05, "step_over_torch": {"onnxruntime": 2.0}, "seconds": 1.0, "aims": {"a_ratio": 9.0}},
+        "whole": {"a_ratio": 1.0, "step_over_torch": {"onnxruntime": 1.0}, "seconds": 9.0, "aims": {"a_ratio": 1.0}},
+    }
+    for name, result in runs.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "device.json").write_text(json.dumps(result))
+    (tmp_path / "quick" / "dp.json").write_text(json.dumps({"a_ratio": 1.0}))  # the other run left it out
+    assert program.agree(tmp_path / "whole", tmp_path / "whole")
+    capsys.readouterr()
+    assert not program.agree(tmp_path / "quick", tmp_path / "whole")
+    assert capsys.readouterr().out.splitlines() == [
+        "device: a_ratio 1.05 quick, 1 whole",
+        "device: step_over_torch.onnxruntime 2 quick, 1 whole, differs",
+    ]
