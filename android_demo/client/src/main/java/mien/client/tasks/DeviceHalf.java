@@ -1,5 +1,6 @@
 package mien.client.tasks;
 
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import mien.client.model.ParameterPart;
@@ -13,9 +14,12 @@ import mien.client.model.PublicShard;
  */
 abstract class DeviceHalf {
     final String name;
+    /** Which arrays of the state have a row for each person. */
+    final List<String> perIdentity;
 
-    DeviceHalf(String name) {
+    DeviceHalf(String name, String... perIdentity) {
         this.name = name;
+        this.perIdentity = Collections.unmodifiableList(Arrays.asList(perIdentity));
     }
 
     /** Throws CONFIG for what this program does not know or cannot do; options that it did not look at are refused too. */
@@ -54,11 +58,6 @@ abstract class DeviceHalf {
     /** Returns whether a device takes the crops of several people, whom labels number. */
     boolean isForSeveral() {
         return true;
-    }
-
-    /** Returns which arrays of the state have a row for each person. */
-    List<String> perIdentity() {
-        return Collections.emptyList();
     }
 
     /** Returns how many devices of a sum hide another as well as one that counts as it does. */

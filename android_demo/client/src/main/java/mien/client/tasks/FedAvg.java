@@ -1,9 +1,7 @@
 package mien.client.tasks;
 
 import java.util.Arrays;
-import java.util.Collections;
 import java.util.LinkedHashMap;
-import java.util.List;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
@@ -20,12 +18,7 @@ final class FedAvg extends DeviceHalf {
     private static final String PUBLIC = "public_embeddings";
 
     FedAvg() {
-        super("fedavg");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OWN);
+        super("fedavg", OWN);
     }
 
     @Override

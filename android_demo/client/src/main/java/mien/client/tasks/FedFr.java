@@ -34,12 +34,7 @@ final class FedFr extends DeviceHalf {
     private static final List<String> BRANCH = Arrays.asList("pi_weight", "pi_bias", "omega", "omega_public", "bias");
 
     FedFr() {
-        super("fedfr");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OWN);
+        super("fedfr", OWN);
     }
 
     @Override

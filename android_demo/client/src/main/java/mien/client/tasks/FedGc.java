@@ -34,12 +34,7 @@ final class FedGc extends DeviceHalf {
     private static final double START_DEVIATION = 0.01;
 
     FedGc() {
-        super("fedgc");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OwnClasses.MANY);
+        super("fedgc", OwnClasses.MANY);
     }
 
     @Override
@@ -83,17 +78,17 @@ final class FedGc extends DeviceHalf {
             long most = options.number("identities", 1);
             Methods.require(most >= 1 && most <= Integer.MAX_VALUE, task, "options.identities = " + most);
             identities = (int) most;
-            startsAtMeans = choice(task, "start", options, "random", "mean_feature").equals("mean_feature");
+            startsAtMeans = OwnClasses.choice(task, "start", options, "random", "mean_feature").equals("mean_feature");
             isFixed = options.has("fixed") && options.flag("fixed");
             Fields of = options.has("head") ? options.object("head") : null;
-            head = choice(task, "kind", of, "softmax", "cosface", "arcface");
+            head = OwnClasses.choice(task, "kind", of, "softmax", "cosface", "arcface");
             headScale = real(of, "scale", 64);
             headMargin = real(of, "margin", 0);
             boolean isHead = headScale > 0 && headScale <= Double.MAX_VALUE && headMargin >= 0 && headMargin < Math.PI / 2;
             Methods.require(isHead, task, "options.head that cannot be");
             end(of);
             of = options.has("correction") ? options.object("correction") : null;
-            correction = choice(task, "kind", of, "softmax", "cosine", "none");
+            correction = OwnClasses.choice(task, "kind", of, "softmax", "cosine", "none");
             strength = real(of, "strength", 20);
             scale = real(of, "scale", 1);
             margin = real(of, "margin", 0);
@@ -113,12 +108,6 @@ final class FedGc extends DeviceHalf {
             Methods.require(Arrays.asList("public", "everybody").contains(form), task, "options.private_form = " + form);
             isEverybody = form.equals("everybody");
             shared(task, options);
-        }
-
-        private static String choice(TaskSpec task, String name, Fields of, String... known) {
-            String chosen = of == null ? known[0] : of.text(name, known[0]);
-            Methods.require(Arrays.asList(known).contains(chosen), task, "options: " + name + " = " + chosen);
-            return chosen;
         }
 
         private static double real(Fields of, String name, double otherwise) {
@@ -193,7 +182,9 @@ final class FedGc extends DeviceHalf {
             own = correctedByMoments(job, faces, options, own);
         }
         LocalSpec local = options.isFixed ? job.task.local.withPrivateLr(0) : job.task.local;
-        Trained trained = job.train(faces.crops, objective(options, faces.labels, own), local);
+        Objective objective =
+                OwnClasses.head(options.head, faces.labels, own, options.headScale, options.headMargin);
+        Trained trained = job.train(faces.crops, objective, local);
         own = options.isFixed ? own : Rows.rows(trained.privateTensors.get(OwnClasses.MANY), job.dim());
         Map<String, Tensor> state = new LinkedHashMap<>();
         if (options.isEverybody) {
@@ -208,18 +199,6 @@ final class FedGc extends DeviceHalf {
         }
         state.put(OwnClasses.MANY, Rows.tensor(own));
         return job.output(trained, faces, state);
-    }
-
-    private static Objective objective(Options options, int[] labels, float[][] own) {
-        boolean isNormalised = options.isNormalised();
-        String form = options.head.equals("arcface") ? "arcface_margin" + options.headMargin : options.head;
-        Objective objective =
-                new Objective(form)
-                        .trained(OwnClasses.MANY, Rows.tensor(own), isNormalised)
-                        .rows("target", Rows.oneHot(labels, own.length));
-        return isNormalised
-                ? objective.constant("scale", options.headScale).constant("margin", options.headMargin)
-                : objective;
     }
 
     /** Returns the vectors as they were kept, and of new people as they start. */

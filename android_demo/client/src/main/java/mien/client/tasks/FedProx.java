@@ -1,19 +1,12 @@
 package mien.client.tasks;
 
-import java.util.Collections;
-import java.util.List;
 import mien.client.model.PublicShard;
 import mien.client.train.Trained;
 
 /** FedProx's device half: the usual losses, and steps that are held near the round's model. */
 final class FedProx extends DeviceHalf {
     FedProx() {
-        super("fedprox");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OwnClasses.MANY);
+        super("fedprox", OwnClasses.MANY);
     }
 
     /** Twice more: what was received and what a step adds to the gradient. */

@@ -257,7 +257,7 @@ public final class Methods {
 
     /** Returns which arrays of a method's state have a row for each person. */
     public static List<String> perIdentity(String method) {
-        return of(method).perIdentity();
+        return of(method).perIdentity;
     }
 
     /** Returns one device's round on its people's crops. */

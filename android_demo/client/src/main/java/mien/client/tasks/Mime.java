@@ -16,12 +16,7 @@ final class Mime extends DeviceHalf {
     private static final String MOMENTUM = "momentum";
 
     Mime() {
-        super("mime");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OwnClasses.MANY);
+        super("mime", OwnClasses.MANY);
     }
 
     @Override

@@ -82,8 +82,7 @@ final class OwnClasses {
         if (loss.equals(POSITIVE)) {
             return new OwnClasses(hinge(faces, own, margin), FedAvg.OWN, job.dim());
         }
-        String form = loss.equals("arcface") ? "arcface_margin" + margin : loss;
-        Objective objective = softmax(form, faces.labels, own, options.real("scale", usual.scale), margin);
+        Objective objective = softmax(form(loss, margin), faces.labels, own, options.real("scale", usual.scale), margin);
         return new OwnClasses(objective, MANY, job.dim());
     }
 
@@ -160,6 +159,28 @@ final class OwnClasses {
                 .trained(FedAvg.OWN, Rows.tensor(own), true)
                 .rows("target", Rows.oneHot(faces.labels, own.length))
                 .constant("margin", margin);
+    }
+
+    /** Returns a head's loss over its classes: over inner products, or over cosines with scale and margin. */
+    static Objective head(String kind, int[] classes, float[][] rows, double scale, double margin) {
+        boolean isNormalised = !kind.equals("softmax");
+        Objective objective =
+                new Objective(form(kind, margin))
+                        .trained(MANY, Rows.tensor(rows), isNormalised)
+                        .rows("target", Rows.oneHot(classes, rows.length));
+        return isNormalised ? objective.constant("scale", scale).constant("margin", margin) : objective;
+    }
+
+    /** Returns a loss's name among the exported graphs. */
+    private static String form(String loss, double margin) {
+        return loss.equals("arcface") ? "arcface_margin" + margin : loss;
+    }
+
+    /** Returns an option that is one of a few, the first of them where it is left out; throws CONFIG for another. */
+    static String choice(TaskSpec task, String name, Fields of, String... known) {
+        String chosen = of == null ? known[0] : of.text(name, known[0]);
+        Methods.require(Arrays.asList(known).contains(chosen), task, "options: " + name + " = " + chosen);
+        return chosen;
     }
 
     static Objective softmax(String form, int[] classes, float[][] rows, double scale, double margin) {

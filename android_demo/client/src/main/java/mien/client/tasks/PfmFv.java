@@ -19,18 +19,11 @@ final class PfmFv extends DeviceHalf {
     private static final String IMAGES = "images";
     private static final String ALIKE = "uniform";
     private static final String ROUND = "round";
-    private static final List<String> PER_IDENTITY =
-            Collections.unmodifiableList(Arrays.asList(OwnClasses.MANY, OwnClasses.VELOCITY));
     private static final List<String> SHARED = Collections.unmodifiableList(Arrays.asList(ROUND, MOMENTUM, "history"));
     private static final OwnClasses.Usual USUAL = new OwnClasses.Usual("arcface", 64, "random");
 
     PfmFv() {
-        super("pfm_fv");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return PER_IDENTITY;
+        super("pfm_fv", OwnClasses.MANY, OwnClasses.VELOCITY);
     }
 
     @Override

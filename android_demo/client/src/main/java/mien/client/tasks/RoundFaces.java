@@ -19,6 +19,11 @@ public final class RoundFaces {
     }
 
     int numPeople() {
+        return count(labels);
+    }
+
+    /** Returns how many classes there are, which labels number from 0 on. */
+    static int count(int[] labels) {
         int most = 0;
         for (int label : labels) {
             most = Math.max(most, label);

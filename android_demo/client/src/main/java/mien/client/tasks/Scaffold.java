@@ -18,12 +18,7 @@ final class Scaffold extends DeviceHalf {
     private static final String CONTROL = "control";
 
     Scaffold() {
-        super("scaffold");
-    }
-
-    @Override
-    List<String> perIdentity() {
-        return Collections.singletonList(OwnClasses.MANY);
+        super("scaffold", OwnClasses.MANY);
     }
 
     @Override
