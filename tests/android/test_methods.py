@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from device_sdk.rounds.participate import Counted
@@ -19,6 +20,7 @@ from tests.android.test_training import PUBLIC
 from tests.graphs import tiny_onnx_runtime
 from tests.integration.real_fleet import IDENTITIES, RealFleet, real_fleet
 from tests.integration.test_everybody import Phone, check_steps
+from tests.integration.test_real_validators import write_source
 from tests.tiny import made_up_crops
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -58,6 +60,7 @@ TASKS: Final = {
     "scaffold": replace(of("scaffold", privacy=LOOSE, loss="cosface", scale=8.0), local=PLAIN),
     "mime": replace(of("mime", privacy=LOOSE, loss="cosface", scale=8.0, beta=0.5), local=PLAIN),
     "pfm": replace(of("pfm_fv", privacy=LOOSE, validation="off", scale=16.0), local=PLAIN),
+    "uda": replace(of("fedfr_uda", privacy=LOOSE, scale=8.0, clustering={"distance": 0.25}), local=PLAIN),
     "fedfr": replace(
         of("fedfr", public_classes=4, hard_negative_threshold=-1.0, max_negatives=4),
         local=LocalSpec(lr=0.001, epochs=2, batch_size=4),
@@ -75,11 +78,21 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
         yield running
 
 
+def labelled_faces(folder: Path) -> Path:
+    """Return a folder of labelled crops, for the one device that knows whose its faces are."""
+    crops = np.concatenate([made_up_crops(3, seed=70 + person) for person in range(3)])
+    write_source(folder, crops, np.repeat(np.arange(3), 3).astype(np.int64))
+    return folder
+
+
 @pytest.mark.parametrize("name", TASKS)
 def test_rounds_of_both_languages_are_the_servers_steps_on_the_plain_sums(
     fleet: RealFleet, tmp_path: Path, name: str
 ) -> None:
-    """Three phones of the JVM and one of Python, two people on one of each; in the last round three are left."""
+    """Three phones of the JVM and one of Python, two people on one of each; in the last round three are left.
+
+    Where targets learn from a source, that is the one of Python.
+    """
     task = TASKS[name]
     task_id = fleet.submit(task)
     jvm = [
@@ -97,7 +110,13 @@ def test_rounds_of_both_languages_are_the_servers_steps_on_the_plain_sums(
         )
         for number in range(3)
     ]
-    python = Phone(fleet, 0, task.population, lambda: tiny_onnx_runtime(TINY), guest=IDENTITIES[3], rounds=task.rounds)
+    labelled = labelled_faces(tmp_path / "labelled") if name == "uda" else None
+    python = Phone(
+        *(fleet, 0, task.population, lambda: tiny_onnx_runtime(TINY)),
+        guest=IDENTITIES[3],
+        rounds=task.rounds,
+        source=labelled,
+    )
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(python.run)
         told = [phone.end(limit_s=PATIENCE_S) for phone in jvm]

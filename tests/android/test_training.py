@@ -303,6 +303,33 @@ def test_rounds_of_fedfr(task: TaskSpec, tmp_path: Path) -> None:
     check_rounds(task, tmp_path)
 
 
+def uda(**options: Any) -> TaskSpec:
+    # At this distance two of the three people's pictures find each other under this network.
+    task = task_of("fedfr_uda", **{"clustering": {"distance": 0.25}, "scale": 8.0, **options})
+    return replace(task, local=replace(TWENTY_STEPS, lr=0.001, steps=6))
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        uda(),
+        uda(clustering={"distance": 0.25, "min_images": 2}),
+        uda(target_weight=3, head="cosface", clustering={"distance": 0.5, "max_levels": 1}),
+        uda(head="softmax", clustering={"algorithm": "finch"}),
+        uda(clustering={"distance": 0.0, "metric": "cosine", "max_levels": 1}),
+    ],
+    ids=["uda", "without-small", "cosface", "finch", "measured"],
+)
+def test_rounds_of_a_target_that_clusters_its_pictures(task: TaskSpec, tmp_path: Path) -> None:
+    """The second round goes on with labels and classes of the first."""
+    tiny = tiny_cnn()
+    model = Model(model_id(tiny.layout.sha256, tiny.theta), tiny.spec, tiny.layout, tiny.theta, None)
+    found = compared(tmp_path, model, FOLDER / tiny.layout.sha256, task, PEOPLE)
+    assert np.abs(found.update).max() > 1e-4, "training moved something"
+    assert found.error <= 1e-5
+    assert found.loss_error <= 1e-4
+
+
 @pytest.mark.parametrize("was_there", [True, False])
 def test_steps_against_everybody(was_there: bool, tmp_path: Path) -> None:
     """The first round opens moments, with this phone's in them; it is told those, or those of a sum without it."""

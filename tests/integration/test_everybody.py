@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFleet]:
 
 
 class Phone:
-    """A phone with one engine and its owner, and a guest; it remembers what it sent of each round, before any mask."""
+    """A phone with one engine and its owner, and a guest; it remembers what it sent of each round, before any mask.
+
+    With a `source`, a folder of labelled crops, these train instead of its people.
+    """
 
     def __init__(
         self,
@@ -79,10 +83,11 @@ class Phone:
         runtime: Callable[[], Runtime] | None = None,
         guest: str | None = None,
         rounds: int = TASK.rounds,
+        source: Path | None = None,
     ) -> None:
         self.contributions: list[bytes] = []
         self.held: list[Crops] = []
-        self._guest, self._rounds = guest, rounds
+        self._guest, self._rounds, self._source = guest, rounds, source
         self._fleet, self._number, self._population = fleet, number, population
         self._make_runtime = RUNTIMES[number] if runtime is None else runtime
 
@@ -100,7 +105,7 @@ class Phone:
                 self._device.enroll("Guest", images_of(self._guest)[:4], consent=True, anyway=True)
             people = ("Owner", "Guest")[: len(self._device.people())]
             self.held = [fit_crops(self._device.gallery.training_crops(name), TINY.spec.input) for name in people]
-            return list(self._device.participate(rounds=self._rounds))
+            return list(self._device.participate(rounds=self._rounds, source=self._source, source_aligned=True))
 
     def _runtime(self, _model: Model) -> Runtime:
         return self._make_runtime()

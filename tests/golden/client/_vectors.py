@@ -49,6 +49,7 @@ from mien.specs import (
     to_mapping,
 )
 from tests.golden.client._admissions_vectors import admissions
+from tests.golden.client._clusters_vectors import clusters
 from tests.golden.client._evaluation_vectors import evaluation as evaluation_vectors
 from tests.golden.client._methods_vectors import methods as methods_vectors
 from tests.golden.client._personal_vectors import personal
@@ -732,6 +733,7 @@ FILES: Mapping[str, Callable[[], Json]] = {
     "everybody.json": everybody,
     "evaluation.json": evaluation,
     "methods.json": methods,
+    "clusters.json": clusters,
     "personal.json": personal,
     "noise.json": noise,
     "sealed.json": sealed,

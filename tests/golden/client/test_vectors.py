@@ -22,6 +22,7 @@ from mien.protocol.canonical import model_from_json, task_from_json
 from mien.protocol.invite import Invite
 from mien.protocol.rounds import RoundRef
 from mien.secagg.planner import largest_group, smallest_sum
+from mien.specs import TaskSpec
 from tests.golden.client._evaluation_vectors import UNMEASURED
 from tests.golden.client._methods_vectors import REFUSED as UNSAID
 from tests.golden.client._sums_vectors import WHY
@@ -37,6 +38,7 @@ def load(name: str) -> Any:
     "name",
     [
         "admissions.json",
+        "clusters.json",
         "draws.json",
         "invites.json",
         "revocations.json",
@@ -129,7 +131,13 @@ def test_methods_send_and_are_told_as_written() -> None:
         if task.privacy.reveals and Property.REVEALS not in METHODS[task.method].properties:
             continue  # its coordinator takes no such task
         with pytest.raises(ConfigError):
-            METHODS[task.method].contribution_layout(task, LAYOUT.part(("mix.*",)), 3)
+            _taken(task)
+
+
+def _taken(task: TaskSpec) -> None:
+    """Raise ConfigError for a task that its method does not take."""
+    METHODS[task.method].requirements(task)
+    METHODS[task.method].contribution_layout(task, LAYOUT.part(("mix.*",)), 3)
 
 
 def test_personal_models_are_judged_as_written() -> None:

@@ -158,7 +158,7 @@ public final class Methods {
     static {
         DeviceHalf[] all = {
             new FedAvg(), new FedProx(), new FedFace(), new Statistics(), new Evaluation(), new FedFr(), new FedGc(),
-            new Scaffold(), new Mime(), new PfmFv()
+            new Scaffold(), new Mime(), new PfmFv(), new FedFrUda()
         };
         for (DeviceHalf each : all) {
             BY_NAME.put(each.name, each);
