@@ -22,7 +22,7 @@ from mien.methods import METHODS
 from mien.methods.base import Crops, DeviceInput
 from mien.protocol.canonical import model_to_json, task_to_json
 from mien.protocol.tensors import PublicShard, pack_tensors
-from mien.specs import LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import command
 from tests.graphs import FOLDER
 from tests.integration.real_fleet import small_model
@@ -223,7 +223,13 @@ def after_a_round(task: TaskSpec, phones: Sequence[Crops]) -> tuple[Arrays, Arra
             device=device,
         )
         total = total.plus(method.device_round(inp, tiny.runtime()).contribution)
-    return method.reply(begun, "device"), method.reply(method.server_step(task, part, begun, total, {}), "device")
+    if method.validation is not None and method.requirements(task).validators:
+        scores = method.validation.contribution_layout(task)
+        judged = Total(scores, np.arange(scores.summed_size) + 1.0, 4)  # the last candidate is the best
+        stepped = method.validation.server_step(task, part, begun, total, judged)
+    else:
+        stepped = method.server_step(task, part, begun, total, {})
+    return method.reply(begun, "device"), method.reply(stepped, "device")
 
 
 FEDFR = replace(
@@ -245,6 +251,11 @@ MOMENTS = PrivacySpec(min_cohort=4, reveals=("class_moment",))
 
 
 PLAIN = LocalSpec(lr=0.01, batch_size=3, steps=9)
+VALIDATED = replace(
+    task_of("pfm_fv", scale=16.0, candidates=3, mixing=0.5),
+    cohort=CohortSpec(size=8, min_reports=8),
+    validators=CohortSpec(size=4, min_reports=4),
+)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +269,19 @@ PLAIN = LocalSpec(lr=0.01, batch_size=3, steps=9)
         replace(task_of("pfm_fv", validation="off", loss="positive", margin=1.0, lr_drop_rounds=(1,)), local=PLAIN),
         replace(task_of("pfm_fv", validation="off", loss="softmax", momentum="local"), local=PLAIN),
         replace(task_of("pfm_fv", validation="off", first_weighting="uniform", scale=16.0), local=PLAIN),
+        replace(VALIDATED, local=PLAIN),
     ],
-    ids=["scaffold", "scaffold-cut", "mime", "mime-arcface", "pfm", "pfm-drops", "pfm-local", "pfm-alike"],
+    ids=[
+        "scaffold",
+        "scaffold-cut",
+        "mime",
+        "mime-arcface",
+        "pfm",
+        "pfm-drops",
+        "pfm-local",
+        "pfm-alike",
+        "pfm-validated",
+    ],
 )
 def test_rounds_of_federated_optimisers(task: TaskSpec, tmp_path: Path) -> None:
     """In the second round there are control variates, or momentum of server and classifiers."""

@@ -12,6 +12,7 @@ from mien.contribution import Contribution, ContributionLayout, Total
 from mien.layout import ParameterLayout, Vector
 from mien.methods import METHODS
 from mien.methods.base import shared_words
+from mien.methods.pfm_fv import options_of, own_weighting, scaled
 from mien.protocol.canonical import task_to_json
 from mien.protocol.tensors import pack_tensors
 from mien.secagg import Addends
@@ -42,6 +43,9 @@ def task(
     )
 
 
+VALIDATED: Final = replace(
+    task("pfm_fv"), cohort=CohortSpec(size=9, min_reports=8), validators=CohortSpec(size=5, min_reports=4)
+)
 NOISY: Final = {"dp": DpSpec("skellam", 2.0, 8.0, 1e-5, max_participations=3), "max_weight": 1}
 TASKS: Final[Mapping[str, TaskSpec]] = {
     "fedfr": task("fedfr", public_classes=4),
@@ -59,6 +63,10 @@ TASKS: Final[Mapping[str, TaskSpec]] = {
     "mime": task("mime", loss="softmax"),
     "pfm": task("pfm_fv", validation="off"),
     "pfm with momentum of its own": task("pfm_fv", validation="off", momentum="local", lr_drop_rounds=(1, 5)),
+    "pfm with validators": VALIDATED,
+    "pfm with validators of another norm": replace(
+        VALIDATED, options={"validation": "moving_norm", "candidates": 4, "first_weighting": "uniform", "score": "tar"}
+    ),
     "uda": task("fedfr_uda"),
     "uda by a distance that a phone measures": task(
         "fedfr_uda",
@@ -103,6 +111,16 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
     "pfm of a beta of 1": task("pfm_fv", validation="off", beta=1.0),
     "pfm of drops that do not rise": task("pfm_fv", validation="off", lr_drop_rounds=(5, 1)),
     "pfm of another momentum": task("pfm_fv", validation="off", momentum="nesterov"),
+    "pfm without the validators that choose": replace(VALIDATED, validators=None),
+    "pfm with validators of nothing": replace(VALIDATED, options={"validation": "off"}),
+    "pfm with fewer left than hide one": replace(VALIDATED, cohort=CohortSpec(size=9, min_reports=6)),
+    "pfm of one candidate": replace(VALIDATED, options={"candidates": 1}),
+    "pfm of more than all": replace(VALIDATED, options={"mixing": 1.5}),
+    "pfm of no epsilon": replace(VALIDATED, options={"epsilon": 0.0}),
+    "pfm of another score": replace(VALIDATED, options={"score": "eer"}),
+    "pfm of another norm": replace(VALIDATED, options={"validation": "global_norm"}),
+    "pfm of no rate of errors": replace(VALIDATED, options={"score": "tar", "score_fmr": 0.0}),
+    "validators of a method that has none": replace(task("scaffold"), validators=CohortSpec(size=5, min_reports=4)),
     "uda of another head": task("fedfr_uda", head="sphereface"),
     "uda of no scale": task("fedfr_uda", scale=0.0),
     "uda of a margin beyond a right angle": task("fedfr_uda", margin=2.0),
@@ -141,11 +159,32 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
 }
 
 
+VALIDATED_TASKS: Final = [each for each in TASKS.values() if each.validators is not None]
+HISTORIES: Final[tuple[tuple[str, int, tuple[tuple[float, float, float], ...]], ...]] = (
+    ("phone", 5, ()),
+    ("phone", 50, ((0.0, 1.0, 0.0), (2.0, 0.99, 0.0123), (1.0, 0.5, 3.5))),
+    ("b" * 32, 3, ((1.0, 0.0, 1e6),)),
+)
+"""A device, its images, and what became of the weights in each round."""
+
+
+def _weighting(each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple[float, float, float], ...]) -> Json:
+    history = np.array(rounds, np.float32).reshape(-1, 3)
+    return {
+        "json": task_to_json(each).decode(),
+        "device": device,
+        "num_images": num_images,
+        "history": history.tobytes().hex(),
+        "weights": scaled(each, own_weighting(each, device, history, num_images)).tolist(),
+    }
+
+
 def methods(layout: ParameterLayout, theta: Vector) -> Json:
     """Return what phones send and are told in each task, and which they refuse."""
     return {
         "dim": DIM,
         "tasks": [_said(what, each, layout, theta) for what, each in TASKS.items()],
+        "weightings": [_weighting(each, *case) for each in VALIDATED_TASKS for case in HISTORIES],
         "refused": [{"why": why, "json": task_to_json(each).decode()} for why, each in REFUSED.items()],
     }
 
@@ -155,7 +194,12 @@ def _said(what: str, each: TaskSpec, layout: ParameterLayout, theta: Vector) -> 
     lanes, shared = method.contribution_layout(each, part, DIM), method.requirements(each).shared_reply
     begun = method.server_start(each, part, theta)
     vector = (np.arange(lanes.summed_size) / 16 + 1).astype(np.float64)
-    opened = method.server_step(each, part, begun, Total(lanes, vector, 4), {})
+    total = Total(lanes, vector, 4)
+    if method.validation is not None and each.validators is not None:
+        scores = Total(method.validation.contribution_layout(each), np.arange(2.0 + options_of(each).candidates), 4)
+        opened = method.validation.server_step(each, part, begun, total, scores)
+    else:
+        opened = method.server_step(each, part, begun, total, {})
     replies = [method.reply(state, "phone") for state in (begun, opened)]
     spec = ModelSpec("tiny", layout.sha256, FaceInputSpec(dim=DIM), "made up", "none", ("mix.*",))
     ids = RoundIds.of(each, "task", 1, 1, spec, "ab" * 32)

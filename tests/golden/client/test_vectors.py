@@ -135,8 +135,9 @@ def test_methods_send_and_are_told_as_written() -> None:
 
 
 def _taken(task: TaskSpec) -> None:
-    """Raise ConfigError for a task that its method does not take."""
-    METHODS[task.method].requirements(task)
+    """Raise ConfigError for a task that its method does not take, or whose validators it does not."""
+    if METHODS[task.method].requirements(task).validators != (task.validators is not None):
+        raise ConfigError("its coordinator takes no such task")
     METHODS[task.method].contribution_layout(task, LAYOUT.part(("mix.*",)), 3)
 
 

@@ -68,7 +68,8 @@ public final class ContributionLayout {
         return lanes;
     }
 
-    private ContributionLayout(Map<String, Integer> lanes, int numParameters) {
+    /** Lanes by their sizes, in order, which hold the change of so many of the model's numbers in their own way. */
+    ContributionLayout(Map<String, Integer> lanes, int numParameters) {
         this.numParameters = numParameters;
         List<Object> named = new ArrayList<>();
         for (String name : new String[] {"count", "weight"}) {

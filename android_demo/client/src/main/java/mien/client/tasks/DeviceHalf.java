@@ -60,6 +60,11 @@ abstract class DeviceHalf {
         return true;
     }
 
+    /** Returns whether validators, a role of their own, choose among models that are made of the sum. */
+    boolean isValidated(TaskSpec task) {
+        return false;
+    }
+
     /** Returns how many devices of a sum hide another as well as one that counts as it does. */
     int phonesAsOne(TaskSpec task) {
         return 1;

@@ -183,6 +183,7 @@ public final class Methods {
     public static void check(TaskSpec task) {
         task.half().check(task);
         task.options.end();
+        require(task.hasValidators == task.half().isValidated(task), task, "validators other than its method's");
     }
 
     /** Returns what a device sends in a task; throws CONFIG where the method cannot use the part that is trained. */

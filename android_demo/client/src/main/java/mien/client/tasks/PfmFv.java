@@ -2,15 +2,21 @@ package mien.client.tasks;
 
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.model.ParameterPart;
 import mien.client.model.PublicShard;
 import mien.client.train.LocalSpec;
+import mien.client.train.Tensor;
 import mien.client.train.Trained;
 import mien.client.wire.Fields;
 
 /**
- * PFM's trainer: momentum of the cohort's mean in every step, and classifiers with a momentum of their own that stay; without
- * federated validation, whose candidates this program has no part in.
+ * PFM's trainer: momentum of the cohort's mean in every step, and classifiers with a momentum of their own that stay. Under
+ * federated validation it sends its update under every weighting that validators choose from.
  *
  * <p>The source is {@code mien/methods/pfm_fv.py}.
  */
@@ -19,7 +25,11 @@ final class PfmFv extends DeviceHalf {
     private static final String IMAGES = "images";
     private static final String ALIKE = "uniform";
     private static final String ROUND = "round";
-    private static final List<String> SHARED = Collections.unmodifiableList(Arrays.asList(ROUND, MOMENTUM, "history"));
+    private static final String HISTORY = "history";
+    private static final String LOCAL_NORM = "local_norm";
+    private static final String OFF = "off";
+    private static final int MOST_ELEMENTS = 1 << 28;
+    private static final List<String> SHARED = Collections.unmodifiableList(Arrays.asList(ROUND, MOMENTUM, HISTORY));
     private static final OwnClasses.Usual USUAL = new OwnClasses.Usual("arcface", 64, "random");
 
     PfmFv() {
@@ -31,10 +41,10 @@ final class PfmFv extends DeviceHalf {
         return SHARED;
     }
 
-    /** More: the momentum, and what a step adds. */
+    /** More: the momentum, what a step adds, and the update under every weighting, in numbers and in bytes. */
     @Override
     int copies(TaskSpec task) {
-        return Methods.PLAIN_COPIES + 3;
+        return Methods.PLAIN_COPIES + 3 + (isValidated(task) ? 2 * candidates(task) : 0);
     }
 
     @Override
@@ -45,26 +55,55 @@ final class PfmFv extends DeviceHalf {
         Methods.require(isPlain, task, "momentum or a drop of its rate beside the method's,");
         Methods.require(task.serverLr == 1 && task.serverMomentum == 0, task, "another server's step than the mean");
         Fields options = task.options;
-        String validation = options.text("validation", "local_norm");
-        Methods.require(validation.equals("off"), task, "options.validation = " + validation);
-        String momentum = options.text("momentum", "partially_federated");
-        boolean isKnown = Arrays.asList("partially_federated", "local").contains(momentum);
-        Methods.require(isKnown, task, "options.momentum = " + momentum);
+        OwnClasses.choice(task, "validation", options, LOCAL_NORM, "moving_norm", "no_norm", OFF);
+        OwnClasses.choice(task, "momentum", options, "partially_federated", "local");
+        OwnClasses.choice(task, "first_weighting", options, IMAGES, ALIKE);
+        OwnClasses.choice(task, "score", options, "accuracy", "tar");
         double beta = beta(task);
         Methods.require(beta >= 0 && beta < 1, task, "options.beta = " + beta);
+        for (String share : new String[] {"mixing", "moving"}) {
+            double value = options.real(share, 0.01);
+            Methods.require(value >= 0 && value <= 1, task, "options: " + share + " = " + value);
+        }
+        double epsilon = options.real("epsilon", 0.001);
+        Methods.require(epsilon > 0 && epsilon <= 1e3, task, "options.epsilon = " + epsilon);
+        double fmr = options.real("score_fmr", 0.01);
+        Methods.require(fmr > 0 && fmr < 1, task, "options.score_fmr = " + fmr);
         long last = 0;
         for (Object each : drops(options)) {
             boolean isLater = each instanceof Long && (Long) each > last;
             Methods.require(isLater, task, "options.lr_drop_rounds that do not rise");
             last = (Long) each;
         }
-        String weighing = weighing(task);
-        Methods.require(
-                weighing.equals(ALIKE) || weighing.equals(IMAGES), task, "options.first_weighting = " + weighing);
-        // What validators do is for none of them to judge.
-        for (String unused : new String[] {"candidates", "mixing", "epsilon", "moving", "score", "score_fmr"}) {
-            options.has(unused);
+        long candidates = options.number("candidates", 3);
+        Methods.require(candidates >= 2 && candidates <= 64, task, "options.candidates = " + candidates);
+        if (isValidated(task)) {
+            Weightings.check(task, candidates(task));
         }
+    }
+
+    @Override
+    boolean isValidated(TaskSpec task) {
+        return !task.options.text("validation", LOCAL_NORM).equals(OFF);
+    }
+
+    private static int candidates(TaskSpec task) {
+        return (int) task.options.number("candidates", 3);
+    }
+
+    @Override
+    ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
+        if (!isValidated(task)) {
+            return new ContributionLayout(part);
+        }
+        int candidates = candidates(task);
+        Methods.require((long) candidates * part.size <= MOST_ELEMENTS, task, candidates + " models of that size");
+        Map<String, Integer> lanes = new LinkedHashMap<>();
+        lanes.put("loss_before", 1);
+        lanes.put("loss_after", 1);
+        lanes.put("weightings", candidates);
+        lanes.put("deltas", candidates * part.size);
+        return new ContributionLayout(lanes, part.size);
     }
 
     private static List<?> drops(Fields options) {
@@ -105,7 +144,35 @@ final class PfmFv extends DeviceHalf {
             problem.objective.offset(offset);
         }
         Trained trained = job.train(faces.crops, problem.objective, local);
+        Map<String, Tensor> state = problem.keptWithVelocity(trained);
+        if (isValidated(job.task)) {
+            return new Methods.Output(weighted(job, faces, trained), state);
+        }
         int weight = weighing(job.task).equals(ALIKE) ? 1 : faces.crops.length;
-        return job.output(job.weight(weight), trained, problem.keptWithVelocity(trained));
+        return job.output(job.weight(weight), trained, state);
+    }
+
+    /** Returns the update under each weighting of the candidates. */
+    private static byte[] weighted(Methods.Job job, RoundFaces faces, Trained trained) {
+        float[][] history = job.told.rows(HISTORY, 3);
+        if (history == null) {
+            throw new MienException(
+                    ErrorCode.CONFIG,
+                    "the server told no history of weights; the task needs federated validation's server");
+        }
+        double first = weighing(job.task).equals(ALIKE) ? 1 : job.weight(faces.crops.length);
+        double[] weights = Weightings.of(job.task, job.device, history, candidates(job.task), first);
+        float[] received = job.parameters().gather(job.part);
+        float[] lanes = new float[2 + weights.length * (1 + received.length)];
+        lanes[0] = (float) trained.lossBefore;
+        lanes[1] = (float) trained.lossAfter;
+        int at = 2 + weights.length;
+        for (int candidate = 0; candidate < weights.length; candidate++) {
+            lanes[2 + candidate] = (float) weights[candidate];
+            for (int i = 0; i < received.length; i++) {
+                lanes[at++] = (float) (weights[candidate] * (trained.values[i] - received[i]));
+            }
+        }
+        return job.layout.pack(lanes);
     }
 }

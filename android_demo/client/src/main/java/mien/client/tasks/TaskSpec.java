@@ -32,6 +32,8 @@ public final class TaskSpec {
     public final LocalSpec local;
     public final byte[] sha256;
     final Fields options;
+    /** Whether phones of another role choose among models that are made of the sum. */
+    final boolean hasValidators;
     final long seed;
     /** Null: sums of this task are not masked. */
     public final Profile profile;
@@ -68,8 +70,14 @@ public final class TaskSpec {
         Fields server = task.object("server");
         serverLr = server.real("lr");
         serverMomentum = server.real("momentum");
-        if (task.has("validators")) {
-            throw refused("has phones judge one another's models");
+        hasValidators = task.has("validators");
+        if (hasValidators) {
+            Fields validators = task.object("validators");
+            int most = validators.count("size", 1);
+            if (validators.count("min_reports", 1) > most || !isOverSelection(validators.real("over_selection"))) {
+                throw refused("asks for another number of validators than there can be");
+            }
+            validators.end();
         }
         Fields cohort = task.object("cohort");
         int size = cohort.count("size", 1);
@@ -87,7 +95,7 @@ public final class TaskSpec {
         coordinateClip = privacy.real("coordinate_clip");
         ringBits = privacy.count("ring_bits", 1);
         groups = privacy.count("groups", 1);
-        boolean canBe = overSelection >= 1 && overSelection <= MOST_OVER_SELECTION && groups <= size && minReports <= size;
+        boolean canBe = isOverSelection(overSelection) && groups <= size && minReports <= size;
         if (!canBe) {
             throw refused("asks for another number of phones than there can be");
         }
@@ -101,6 +109,10 @@ public final class TaskSpec {
         if (dp.isOn() && (maxWeight != 1 || trainable.isEmpty())) {
             throw refused("promises differential privacy with weights, or without saying what is trained");
         }
+    }
+
+    private static boolean isOverSelection(double share) {
+        return share >= 1 && share <= MOST_OVER_SELECTION;
     }
 
     private MienException refused(String what) {

@@ -11,6 +11,8 @@ import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
 import mien.client.secagg.Coded;
+import mien.client.train.Rows;
+import mien.client.train.Tensor;
 import mien.client.wire.Bytes;
 import org.junit.Test;
 
@@ -75,6 +77,30 @@ public class MethodsTest {
                 names.add(rows.at(k).text());
             }
             assertEquals(names, Methods.perIdentity(Given.task(tasks.at(i)).method));
+        }
+    }
+
+    @Test
+    public void weightsInCandidatesArePythons() throws Exception {
+        Vectors all = file().at("weightings");
+        for (int i = 0; i < all.size(); i++) {
+            Vectors wanted = all.at(i);
+            TaskSpec task = Given.task(wanted);
+            float[] rows = wanted.at("history").floats();
+            float[][] history = Rows.rows(new Tensor(rows, rows.length / 3, 3), 3);
+            double[] weights = wanted.at("weights").reals();
+            String device = wanted.at("device").text();
+            boolean isAlike = task.options.text("first_weighting", "images").equals("uniform");
+            double first = isAlike ? 1 : Math.min(wanted.at("num_images").number(), task.maxWeight);
+            double[] found = Weightings.of(task, device, history, weights.length, first);
+            for (int k = 0; k < weights.length; k++) {
+                assertEquals(device, weights[k], found[k], 1e-14 * weights[k]);
+            }
+            for (float[] lie : new float[][] {{0.5f, 1, 0}, {-1, 1, 0}, {weights.length, 1, 0}, {1, -1, 0}, {1, 1, -1}}) {
+                Raised.by(
+                        ErrorCode.CORRUPT_DATA, "a history that cannot be",
+                        () -> Weightings.of(task, device, new float[][] {lie}, weights.length, first));
+            }
         }
     }
 

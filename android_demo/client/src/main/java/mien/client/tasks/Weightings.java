@@ -1,0 +1,89 @@
+package mien.client.tasks;
+
+import java.math.BigDecimal;
+import java.math.BigInteger;
+import java.math.MathContext;
+import java.util.Arrays;
+import mien.client.ErrorCode;
+import mien.client.MienException;
+import mien.client.wire.Bytes;
+
+/**
+ * This device's weights in the candidates of federated validation, which follow from public words: no server chooses them.
+ *
+ * <p>The source is {@code mien/methods/weightings.py} and {@code own_weighting} of {@code mien/methods/pfm_fv.py}.
+ */
+final class Weightings {
+    /** No draw is larger: the largest is 64 ln 2. */
+    private static final double MOST_DRAWN = 64;
+
+    private static final BigDecimal BEYOND = new BigDecimal(BigInteger.ONE.shiftLeft(64).add(BigInteger.ONE));
+
+    private Weightings() {}
+
+    /**
+     * Throws CONFIG where so many weightings of one round's updates would say more than one sum over the task's smallest
+     * cohort does: what is left by elimination has to be over one device more, which may tell its own.
+     */
+    static void check(TaskSpec task, int numWeightings) {
+        Methods.require(
+                numWeightings <= task.smallestSum - task.minCohort,
+                task,
+                numWeightings + " weightings of sums over " + task.smallestSum + ", of which fewer than " + task.minCohort
+                        + " would be left,");
+    }
+
+    /**
+     * Returns the weights (T) of a device in the candidates, the current one first, as a masked sum can carry them.
+     *
+     * @param history what became of all weights in each round (R, 3): the winner, what was kept, what was gained
+     * @param first its weight before the first round
+     */
+    static double[] of(TaskSpec task, String device, float[][] history, int numCandidates, double first) {
+        byte[] seed = Bytes.sha256(Bytes.utf8("pfm_fv/" + task.name + "/" + task.seed));
+        double kept = 1;
+        double added = 0;
+        for (int round = 0; round < history.length; round++) {
+            int winner = winner(history[round], numCandidates);
+            if (winner > 0) {
+                double keep = history[round][1];
+                kept = keep * kept;
+                added = keep * added + history[round][2] * draw(seed, round, winner, device);
+            }
+        }
+        double[] weights = new double[numCandidates];
+        weights[0] = kept * first + added;
+        for (int candidate = 1; candidate < numCandidates; candidate++) {
+            weights[candidate] = draw(seed, history.length, candidate, device);
+        }
+        return scaled(task, weights);
+    }
+
+    private static int winner(float[] round, int numCandidates) {
+        int winner = (int) round[0];
+        if (winner != round[0] || winner < 0 || winner >= numCandidates || !(round[1] >= 0) || !(round[2] >= 0)) {
+            throw new MienException(
+                    ErrorCode.CORRUPT_DATA,
+                    "the server told a history of weights that cannot be; leave the round, tell the operator");
+        }
+        return winner;
+    }
+
+    /** Times a power of two that all share, at most the clip: a w that outgrew it is cut before it multiplies the update. */
+    private static double[] scaled(TaskSpec task, double[] weights) {
+        double room = 2 * Math.max(task.maxWeight, MOST_DRAWN / 2);
+        double factor = Math.scalb(1.0, Math.getExponent(task.coordinateClip / room));
+        double[] scaled = new double[weights.length];
+        for (int i = 0; i < scaled.length; i++) {
+            scaled[i] = Math.min(weights[i] * factor, task.coordinateClip);
+        }
+        return scaled;
+    }
+
+    /** Returns an exponential draw: those of any set of devices, divided by their sum, are uniform on the simplex. */
+    private static double draw(byte[] seed, int round, int candidate, String device) {
+        byte[] digest = Bytes.sha256(seed, Bytes.utf8("weighting/" + round + "/" + candidate + "/" + device));
+        BigInteger word = new BigInteger(1, Arrays.copyOf(digest, 8));
+        return -Math.log(new BigDecimal(word.add(BigInteger.ONE)).divide(BEYOND, MathContext.DECIMAL128).doubleValue());
+    }
+}
