@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.TreeMap;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
@@ -66,12 +67,16 @@ public final class Safetensors {
         byte[] json = new byte[(int) length];
         data.get(json);
         Map<?, ?> header = header(json, what);
+        TreeMap<Integer, Integer> ranges = new TreeMap<>();
         for (Map.Entry<?, ?> each : header.entrySet()) {
             if (!METADATA.equals(each.getKey())) {
                 Fields fields = Fields.of(each.getValue(), what);
-                parsed.tensors.put((String) each.getKey(), parsed.tensor(fields, data, start));
+                Tensor tensor = parsed.tensor(fields, data, start);
+                parsed.tensors.put((String) each.getKey(), tensor);
+                parsed.note(fields, tensor, ranges);
             }
         }
+        parsed.checkWhole(ranges, data.limit() - start);
         return parsed;
     }
 
@@ -108,6 +113,29 @@ public final class Safetensors {
         ByteBuffer own = data.duplicate();
         own.limit(start + (int) end).position(start + (int) begin);
         return new Tensor(type, shape, own.slice());
+    }
+
+    /** Remembers which bytes are whose, but for a tensor without any; throws for two that begin alike. */
+    private void note(Fields fields, Tensor tensor, TreeMap<Integer, Integer> ranges) {
+        int begin = (int) (long) (Long) fields.list("data_offsets").get(0);
+        int size = tensor.data.remaining();
+        if (size > 0 && ranges.put(begin, begin + size) != null) {
+            throw damaged();
+        }
+    }
+
+    /** Throws where a byte belongs to two tensors or to none, which one program would read otherwise than another. */
+    private void checkWhole(TreeMap<Integer, Integer> ranges, int size) {
+        int end = 0;
+        for (Map.Entry<Integer, Integer> each : ranges.entrySet()) {
+            if (each.getKey() != end) {
+                throw damaged();
+            }
+            end = each.getValue();
+        }
+        if (end != size) {
+            throw damaged();
+        }
     }
 
     private int width(String type) {

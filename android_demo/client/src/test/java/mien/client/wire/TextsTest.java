@@ -110,4 +110,25 @@ public class TextsTest {
                 new byte[] {(byte) header.length(), 0, 0, 0, 0, 0, 0, 0}, Bytes.utf8(header), new byte[] {1, 2, 3, 4});
         Raised.by(ErrorCode.CORRUPT_DATA, "a shape beyond all numbers", () -> Safetensors.parse(wrapped, "it"));
     }
+
+    private static byte[] twoTensors(int firstBegin, int firstEnd, int secondBegin, int secondEnd) {
+        String tensor = "{\"dtype\":\"U8\",\"shape\":[%d],\"data_offsets\":[%d,%d]}";
+        String header =
+                "{\"a\":" + String.format(tensor, firstEnd - firstBegin, firstBegin, firstEnd)
+                        + ",\"b\":" + String.format(tensor, secondEnd - secondBegin, secondBegin, secondEnd) + "}";
+        return Bytes.concat(
+                new byte[] {(byte) header.length(), 0, 0, 0, 0, 0, 0, 0}, Bytes.utf8(header), new byte[] {1, 2, 3, 4});
+    }
+
+    @Test
+    public void bytesOfTwoTensorsOrOfNone() {
+        assertEquals(3, Safetensors.parse(twoTensors(0, 2, 2, 4), "it").get("b", "U8").data.get(0));
+        assertEquals(1, Safetensors.parse(twoTensors(2, 4, 0, 2), "it").get("b", "U8").data.get(0));
+        assertEquals(0, Safetensors.parse(twoTensors(0, 4, 2, 2), "it").get("b", "U8").data.remaining());
+        int[][] wrong = {{0, 3, 2, 4}, {0, 4, 0, 4}, {0, 4, 1, 2}, {0, 1, 2, 4}, {1, 2, 2, 4}, {0, 1, 1, 3}};
+        for (int[] each : wrong) {
+            byte[] blob = twoTensors(each[0], each[1], each[2], each[3]);
+            Raised.by(ErrorCode.CORRUPT_DATA, Arrays.toString(each), () -> Safetensors.parse(blob, "it"));
+        }
+    }
 }
