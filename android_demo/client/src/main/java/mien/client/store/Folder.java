@@ -5,6 +5,7 @@ import java.nio.ByteBuffer;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.FileChannel;
 import java.nio.file.DirectoryStream;
+import java.nio.file.FileSystemException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
@@ -32,6 +33,12 @@ public final class Folder {
     /** Takes a folder, which is made where there is none, for this user alone. */
     public Folder(Path path) {
         this.path = path;
+        for (Path at = path.toAbsolutePath(); at != null; at = at.getParent()) {
+            if (Files.isRegularFile(at)) {
+                throw new MienException(
+                        ErrorCode.CONFIG, "there is a file where a folder is to be; name another folder, or move the file");
+            }
+        }
         try {
             Files.createDirectories(path, PosixFilePermissions.asFileAttribute(PosixFilePermissions.fromString("rwx------")));
         } catch (IOException error) {
@@ -286,8 +293,14 @@ public final class Folder {
     }
 
     static MienException failed(String what, IOException error) {
-        ErrorCode code = isFull(String.valueOf(error.getMessage())) ? ErrorCode.DISK_FULL : ErrorCode.DATABASE;
-        return new MienException(code, what + " (" + error.getClass().getSimpleName() + "); make room, then try again", error);
+        // A file's name may hold any of the words that are looked for.
+        boolean isOfFile = error instanceof FileSystemException;
+        boolean isFull = isFull(String.valueOf(isOfFile ? ((FileSystemException) error).getReason() : error.getMessage()));
+        String help = isFull ? "make room" : "see that it is there and may be used";
+        return new MienException(
+                isFull ? ErrorCode.DISK_FULL : ErrorCode.DATABASE,
+                what + " (" + error.getClass().getSimpleName() + "); " + help + ", then try again",
+                error);
     }
 
     /** No space, beyond a quota, or beyond what a file may have: Java tells them apart by the system's words alone. */

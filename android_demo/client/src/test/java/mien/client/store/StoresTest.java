@@ -6,6 +6,7 @@ import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertTrue;
 
+import java.nio.file.Path;
 import java.util.Collections;
 import javax.crypto.SecretKey;
 import javax.crypto.spec.SecretKeySpec;
@@ -38,6 +39,18 @@ public class StoresTest {
                     wrong.at("why").text(),
                     () -> Sealing.unseal(key, wrong.at("sealed").bytes(), context, "it"));
         }
+    }
+
+    @Test
+    public void aFileInAFoldersPlaceIsNoFullDisk() throws Exception {
+        Path file = folder.newFile("home").toPath();
+        for (Path place : new Path[] {file, file.resolve("gallery")}) {
+            String told = Raised.by(ErrorCode.CONFIG, "a file", () -> new Folder(place));
+            assertFalse(told, told.contains("room"));
+        }
+        Folder named = new Folder(folder.getRoot().toPath().resolve("no space left"));
+        String told = Raised.by(ErrorCode.DATABASE, "not there", () -> named.rename("a", "b"));
+        assertFalse(told, told.contains("room"));
     }
 
     @Test
