@@ -107,7 +107,7 @@ def test_a_phone_that_is_stopped_counts_and_keeps_nobody_waiting(
             assert (status["pending"], status["num_private_sums"]) == ("", 1)
 
 
-@pytest.mark.parametrize("at", ["reported", "uploaded", "consistency"])
+@pytest.mark.parametrize("at", ["kept", "reported", "uploaded", "consistency"])
 def test_a_phone_that_is_cancelled_goes_on_later(
     story: Story, others: list[JvmDevice], tmp_path: Path, at: str
 ) -> None:
@@ -119,13 +119,28 @@ def test_a_phone_that_is_cancelled_goes_on_later(
                 pass
             assert (outcome["kind"], outcome["reason"]) == ("NOT_NOW", "cancelled")
             assert phone.do("status")["pending"] == "round 1"
-            if at != "reported":
+            if at not in ("kept", "reported"):
                 assert all(counted(each.result()) for each in told), "it is in the sum, and said that it cannot help"
             again = take_part(phone)
             assert again["words"][0] == "resumed"
             assert counted(again)
             assert all(counted(each.result()) for each in told)
             assert phone.do("status")["num_private_sums"] == 1
+
+
+def test_an_app_that_fails_keeps_nobody_waiting(story: Story, others: list[JvmDevice], tmp_path: Path) -> None:
+    """What the app throws while it is told what leaves is its own error; the round is tried again at once."""
+    with JvmDevice(tmp_path / "home") as phone:
+        enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=63)))
+        with round_of_six(story, others, "failing-app") as told:
+            while (answer := phone.answer("participate", at="disclosure", **AGREED)).get("kind") == "WAIT":
+                pass
+            assert answer["error"] == "other", answer
+            assert {each.result()["kind"] for each in told} == {"NOT_COUNTED"}
+        with ThreadPoolExecutor(len(others)) as pool:
+            told = [pool.submit(take_part, other) for other in others]
+            assert counted(take_part(phone))
+            assert all(counted(each.result()) for each in told)
 
 
 @pytest.mark.parametrize("at", ["uploaded", "consistency", "unmask"])

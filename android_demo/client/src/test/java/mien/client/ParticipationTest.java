@@ -179,6 +179,27 @@ public class ParticipationTest {
     }
 
     @Test
+    public void whatIsCancelledOnceItIsKeptWaitsForNoNetwork() {
+        boolean[] interrupted = new boolean[2];
+        Participation[] round = new Participation[1];
+        round[0] =
+                new Participation(
+                        own -> {
+                            Listener listener = own.watching(new Deaf());
+                            listener.on(Event.TRAINED);
+                            listener.on(Event.KEPT);
+                            interrupted[0] = Thread.currentThread().isInterrupted();
+                            round[0].cancel();
+                            interrupted[1] = Thread.currentThread().isInterrupted();
+                            return Outcome.notNow(Participation.CANCELLED);
+                        });
+        round[0].run();
+        assertFalse(interrupted[0]);
+        assertTrue("it may be trying to reach the coordinator", interrupted[1]);
+        assertFalse(Thread.interrupted());
+    }
+
+    @Test
     public void whoeverWaitsHearsOfWhatNobodyForesaw() {
         Participation round =
                 new Participation(

@@ -286,6 +286,9 @@ public final class Life {
         @Override
         public void disclose(Disclosure disclosure) {
             disclosed.add(disclosure.task);
+            if (at.equals("disclosure")) {
+                throw new IllegalStateException("the app's own fault");
+            }
         }
 
         @Override

@@ -22,6 +22,7 @@ final class Stages {
             case SUMMED:
             case MEASURED:
             case TRAINED:
+            case KEPT:
             case REPORTED:
                 return R.string.stage_trained;
             case KEYS:

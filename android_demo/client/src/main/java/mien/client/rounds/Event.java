@@ -22,6 +22,8 @@ public enum Event {
     SUMMED,
     /** Measuring is over, and what it made is being kept. */
     MEASURED,
+    /** What was made is kept; the coordinator is being told, and the phone waits for it. */
+    KEPT,
     /** The coordinator knows that this phone is ready. */
     REPORTED,
     /** Keys for this sum alone go out. */

@@ -221,7 +221,15 @@ public final class Participant {
                 throw error;
             }
             return refuse(ref, error);
+        } catch (RuntimeException error) {
+            tellLeftFor(ref, error);
+            throw error;
         }
+        List<String> unmet = conditions.unmet();
+        if (!unmet.isEmpty()) {
+            return Outcome.notNow(String.join(", ", unmet));
+        }
+        listener.on(Event.KEPT);
         // 8. Report, say what each stage asks for, wait for the end, forget.
         return finish(pending);
     }
@@ -668,6 +676,15 @@ public final class Participant {
         Pending.forget(rounds);
         Outcome.Kind kind = error.code().isRoundOver() ? Outcome.Kind.NOT_COUNTED : Outcome.Kind.FAILED;
         return Outcome.of(kind, ref, error.code().code(), error.getMessage());
+    }
+
+    /** Tells the coordinator not to wait for a device whose listener, or whose program, failed; that is what is said. */
+    private void tellLeftFor(RoundRef ref, RuntimeException failed) {
+        try {
+            tellLeft(ref, ErrorCode.OTHER);
+        } catch (RuntimeException second) {
+            failed.addSuppressed(second);
+        }
     }
 
     /**
