@@ -39,7 +39,7 @@ public class HomeLockTest {
     public void aDeviceHoldsItsHomeAndOneThatCannotOpenDoesNot() {
         Folder home = home("device");
         home.write("rounds", new byte[] {'?'}); // in the way of a folder
-        Raised.by(ErrorCode.DATABASE, "no folder", () -> opened(home));
+        Raised.by(ErrorCode.CONFIG, "no folder", () -> opened(home));
         home.delete("rounds");
         Device device = opened(home);
         Raised.by(ErrorCode.IN_USE, "two devices", () -> opened(home));
