@@ -97,7 +97,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "contribution": "errors layout",
         "specs": "errors records",
         "evaluation": "_door contribution errors layout records specs",
-        "protocol": "contribution errors layout log specs",
+        "protocol": "contribution errors format layout log specs",
         "dp": "errors log protocol specs",
         "models": "errors layout protocol records specs",
         "secagg": "_door contribution dp errors log protocol records specs",

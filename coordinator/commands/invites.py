@@ -1,6 +1,6 @@
-"""An invite as an operator hands it on: a QR code, the same as a line, and the fingerprints that a phone shows.
+"""An invite as an operator hands it on: a QR code, the same as a line, and the code that a phone shows.
 
-Whoever can change an invite on its way can also change the fingerprints within; read out to the person, they tell.
+Whoever can change an invite on its way can also change the fingerprints within; their code, read out, tells.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def _hand_on(issued: Sequence[IssuedInvite], population: str, *, is_one: bool, o
     """Print invites, or write them to a file and say so; without a file people see the first."""
     if out is not None:
         write_invites(issued, out)
+    code = Invite.from_url(issued[0].url).code()  # of the authorities alone: all of them have it
     made = [
         {"url": each.url, "expires_unix_s": each.expires_unix_s, "population": population}
-        | {"fingerprints": fingerprints(each.url)}
+        | {"code": code, "fingerprints": fingerprints(each.url)}
         for each in issued
     ]
 
@@ -194,6 +195,8 @@ def draw_invite(url: str, expires_unix_s: int) -> None:
 
 
 def _say_fingerprints(url: str) -> None:
-    say("The app shows two fingerprints before it joins. Tell the person by another way, such as a call:")
+    say("The app shows this code before it joins. Tell the person by another way, such as a call:")
+    say(f"  {Invite.from_url(url).code()}")
+    say("It stands for two fingerprints, which the app shows whole to whoever wants them:")
     for name, text in fingerprints(url).items():
         say(f"  {name:<11}  {text}")

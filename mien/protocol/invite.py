@@ -6,11 +6,19 @@ import re
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlencode, urlsplit
 
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
 from mien.errors import InviteError
+from mien.format import grouped
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
+_CODE_LABEL = b"mien/v1/invite-code"
+_CODE_DIGITS = 12
+_CODE_BYTES = 16
+# 32 MiB and some tenths of a second a try: what makes 12 digits enough (decision record 0112).
+_CODE_COST = {"n": 2**15, "r": 8, "p": 1}
 
 
 @dataclass(frozen=True)
@@ -34,6 +42,18 @@ class Invite:
             "t": self.token,
         }
         return "mien://join?" + urlencode(query)
+
+    def code(self) -> str:
+        """Return the 12 digits by which people compare both fingerprints, as "0123 4567 8901".
+
+        scrypt over the registrar's fingerprint and then the coordinator's (64 bytes; salt "mien/v1/invite-code",
+        N 2¹⁵, r 8, p 1), of which 16 bytes are taken as a big-endian number modulo 10¹². Another pair of authorities
+        with the code of a given one costs 10¹² tries on average, of 32 MiB each: too dear for whoever changes an
+        invite on its way (decision record 0112).
+        """
+        both = bytes.fromhex(self.registrar_ca_sha256) + bytes.fromhex(self.coordinator_ca_sha256)
+        drawn = Scrypt(salt=_CODE_LABEL, length=_CODE_BYTES, **_CODE_COST).derive(both)
+        return grouped(f"{int.from_bytes(drawn, 'big') % 10**_CODE_DIGITS:0{_CODE_DIGITS}}")
 
     @classmethod
     def from_url(cls, url: str) -> Invite:

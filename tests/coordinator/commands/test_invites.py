@@ -70,7 +70,7 @@ def test_without_a_file_json_has_them_all_and_people_are_told_of_one(capsys: pyt
     with pytest.raises(ConfigError, match="--out FILE"):
         made(9, 2, None, as_json=False)
     made(9, 1, None)
-    assert json.loads(capsys.readouterr().out).keys() == {"url", "expires_unix_s", "population", "fingerprints"}
+    assert json.loads(capsys.readouterr().out).keys() == {"url", "expires_unix_s", "population", "code", "fingerprints"}
 
 
 def test_no_invite_is_made_for_a_file_that_cannot_be_written(tmp_path: Path) -> None:

@@ -159,6 +159,8 @@ def test_an_operators_day(program: Program) -> None:
         assert "█" in out
         assert "mien://join?" in out
         assert f"coordinator  {' '.join(re.findall('....', pki.fingerprint(COORDINATOR.certificate)))}\n" in out
+        assert made["code"] == invite.code()
+        assert f"  {invite.code()}\n" in out
         assert made["fingerprints"]["registrar"].replace(" ", "") == invite.registrar_ca_sha256
 
         assert program.serve_refused()[0] is AlreadyExistsError

@@ -676,9 +676,15 @@ def invites() -> Json:
                 "registrar_ca_sha256": each.registrar_ca_sha256,
                 "coordinator_ca_sha256": each.coordinator_ca_sha256,
                 "token": each.token,
+                "code": each.code(),
                 "attestation_challenge": attestation_challenge(each.token, each.registrar_ca_sha256).hex(),
             }
-            for each in (good, replace(good, registrar_address="[::1]:7000"))
+            for each in (
+                good,
+                replace(good, registrar_address="[::1]:7000"),
+                replace(good, registrar_ca_sha256="cd" * 32, coordinator_ca_sha256="ab" * 32),
+                replace(good, registrar_ca_sha256="04" * 32),  # a code that begins with 0
+            )
         ],
         "refused": [{"why": why, "url": text} for why, text in bad.items()],
     }

@@ -53,6 +53,7 @@ public class TextsTest {
             assertEquals(given.at("registrar_ca_sha256").text(), invite.registrarCaSha256);
             assertEquals(given.at("coordinator_ca_sha256").text(), invite.coordinatorCaSha256);
             assertEquals(given.at("token").text(), invite.token());
+            assertEquals(given.at("code").text(), invite.code());
             assertArrayEquals(given.at("attestation_challenge").bytes(), invite.attestationChallenge());
             assertFalse(invite.toString().contains(invite.token()));
         }
