@@ -4,6 +4,7 @@ import android.app.Activity;
 import android.content.Intent;
 import android.os.Bundle;
 import android.widget.Button;
+import android.widget.TextView;
 import mien.app.enrol.EnrolActivity;
 import mien.app.join.JoinActivity;
 import mien.app.people.DeleteActivity;
@@ -67,8 +68,8 @@ public final class MainActivity extends Screen {
         } else if (!opens) {
             damaged(); // nobody's record and no template: somebody changed them
         } else if (status.lostKey) {
-            String text = getString(R.string.lost_text, status.deviceId);
-            next(R.string.lost_title, text, R.string.lost_do, JoinActivity.class);
+            next(R.string.lost_title, R.string.lost_text, R.string.lost_do, JoinActivity.class);
+            isWrong(getString(R.string.lost_name) + "\n" + status.deviceId);
         } else if (status.modelId.isEmpty()) {
             next(R.string.next_model, R.string.next_model_text, R.string.next_model_do, SettingsActivity.class);
         } else if (status.numPeople == 0) {
@@ -100,6 +101,7 @@ public final class MainActivity extends Screen {
 
     private void gone(int title, int text) {
         next(title, text, R.string.delete_title, DeleteActivity.class);
+        isWrong("");
     }
 
     private int training(Status status) {
@@ -121,12 +123,29 @@ public final class MainActivity extends Screen {
     }
 
     private void next(int title, CharSequence text, int action, Runnable does) {
+        ground(R.drawable.card_tint, R.color.on_tint, 0);
+        setVisible(R.id.next_more, false);
         setText(R.id.next_title, getString(title));
         setText(R.id.next_text, text);
         Button button = findViewById(R.id.next);
         button.setText(action);
         setVisible(R.id.next, true);
         button.setOnClickListener(view -> does.run());
+    }
+
+    /** Shows that what is to be done next mends something, with what the owner needs to tell somebody; empty: nothing. */
+    private void isWrong(String more) {
+        ground(R.drawable.card_danger, R.color.on_danger_tint, R.drawable.icon_wrong);
+        setText(R.id.next_more, more);
+        setVisible(R.id.next_more, !more.isEmpty());
+    }
+
+    private void ground(int card, int colour, int mark) {
+        findViewById(R.id.next_card).setBackgroundResource(card);
+        this.<TextView>findViewById(R.id.next_title).setTextColor(getColor(colour));
+        this.<TextView>findViewById(R.id.next_title).setCompoundDrawablesRelativeWithIntrinsicBounds(mark, 0, 0, 0);
+        this.<TextView>findViewById(R.id.next_text).setTextColor(getColor(colour));
+        this.<TextView>findViewById(R.id.next_more).setTextColor(getColor(colour));
     }
 
     private void open(Class<? extends Activity> screen) {

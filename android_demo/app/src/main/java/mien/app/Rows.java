@@ -6,7 +6,7 @@ import android.view.ViewGroup;
 import android.widget.ImageView;
 import android.widget.TextView;
 
-/** Fills a column with rows: ways to other screens, and facts with a mark. */
+/** Fills a column with rows: ways to other screens, which are cards, and facts with a mark, which are not. */
 public final class Rows {
     private final ViewGroup column;
 
@@ -18,15 +18,14 @@ public final class Rows {
 
     /** Adds a way to somewhere. */
     public Rows way(CharSequence title, CharSequence text, Runnable action) {
-        View row = row(title, text);
+        View row = row(R.layout.row, title, text);
         row.setOnClickListener(view -> action.run());
         return this;
     }
 
     /** Adds a fact, with the mark that says how it stands (0: none); the text says it too. */
     public Rows fact(int mark, CharSequence title, CharSequence text) {
-        View row = row(title, text);
-        row.findViewById(R.id.row_next).setVisibility(View.GONE);
+        View row = row(R.layout.fact, title, text);
         row.setScreenReaderFocusable(true);
         ImageView shown = row.findViewById(R.id.row_mark);
         if (mark != 0) {
@@ -36,8 +35,8 @@ public final class Rows {
         return this;
     }
 
-    private View row(CharSequence title, CharSequence text) {
-        View row = LayoutInflater.from(column.getContext()).inflate(R.layout.row, column, false);
+    private View row(int layout, CharSequence title, CharSequence text) {
+        View row = LayoutInflater.from(column.getContext()).inflate(layout, column, false);
         ((TextView) row.findViewById(R.id.row_title)).setText(title);
         TextView below = row.findViewById(R.id.row_text);
         below.setText(text);

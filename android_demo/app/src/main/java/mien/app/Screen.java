@@ -53,6 +53,14 @@ public abstract class Screen extends Activity {
         LayoutInflater.from(this).inflate(layout, scrolling);
     }
 
+    /** The same, with a layout below it that stays in sight: what is to be decided. */
+    protected final void show(int layout, int bar, int title) {
+        show(layout, title);
+        ViewGroup place = findViewById(R.id.bar);
+        LayoutInflater.from(this).inflate(bar, place);
+        place.setVisibility(View.VISIBLE);
+    }
+
     /** Shows a layout that fills what the title leaves: for a picture of the camera. */
     protected final void showFilling(int layout, int title) {
         frame(title);
@@ -61,13 +69,16 @@ public abstract class Screen extends Activity {
 
     private void frame(int title) {
         setContentView(R.layout.screen);
-        setTitle(title);
-        TextView shown = findViewById(R.id.title);
-        shown.setText(title);
+        title(title);
         View back = findViewById(R.id.back);
         back.setVisibility(isHome() ? View.GONE : View.VISIBLE);
         back.setOnClickListener(view -> goBack());
         findViewById(R.id.screen).setOnApplyWindowInsetsListener(Screen::clear);
+    }
+
+    protected final void title(int title) {
+        setTitle(title);
+        setText(R.id.title, getText(title));
     }
 
     /** Keeps clear of bars, the camera and the keyboard, under all of which a screen lies from Android 15 on. */

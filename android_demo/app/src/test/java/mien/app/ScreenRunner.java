@@ -45,9 +45,11 @@ public abstract class ScreenRunner {
     protected static final String GERMAN = "de-w360dp-h720dp-xhdpi";
     protected static final String GERMAN_NIGHT = "de-w360dp-h720dp-night-xhdpi";
     private static final List<Violation> WAITED = new CopyOnWriteArrayList<>();
-    private static final int WIDTH = 720;
-    private static final int HEIGHT = 1440;
+    protected static final String RIGHT_TO_LEFT = "ar-ldrtl-w360dp-h720dp-xhdpi";
+    protected static final String ACROSS = "w720dp-h360dp-land-xhdpi";
+    protected static final String TABLET = "w800dp-h1280dp-large-hdpi";
     private static final int TALLEST = 4000;
+    private static final int DIM = 0x99000000;
     private static final long PATIENCE_MS = 600_000;
 
     protected static Phone phone() {
@@ -176,7 +178,7 @@ public abstract class ScreenRunner {
 
     /** Writes a picture of a screen as it is at first sight. */
     protected static void draw(Activity screen, String name) throws IOException {
-        draw(screen, name, HEIGHT);
+        draw(screen, name, height());
     }
 
     /** Writes a picture of all that a screen shows when it is scrolled. */
@@ -184,34 +186,54 @@ public abstract class ScreenRunner {
         draw(screen, name, TALLEST);
     }
 
-    /** Writes a picture of a dialog by itself. */
-    protected static void drawDialog(Dialog dialog, String name) throws IOException {
+    /** Writes a picture of a dialog over the screen that asks, which is dimmed as Android dims it. */
+    protected static void drawDialog(Activity screen, Dialog dialog, String name) throws IOException {
+        View below = screen.getWindow().getDecorView();
+        lay(below, height());
         View all = dialog.getWindow().getDecorView();
         all.measure(
-                View.MeasureSpec.makeMeasureSpec(WIDTH, View.MeasureSpec.EXACTLY),
-                View.MeasureSpec.makeMeasureSpec(HEIGHT, View.MeasureSpec.AT_MOST));
-        all.layout(0, 0, WIDTH, all.getMeasuredHeight());
-        write(all, all.getMeasuredHeight(), name);
+                View.MeasureSpec.makeMeasureSpec(width(), View.MeasureSpec.EXACTLY),
+                View.MeasureSpec.makeMeasureSpec(height(), View.MeasureSpec.AT_MOST));
+        all.layout(0, 0, width(), all.getMeasuredHeight());
+        Bitmap picture = Bitmap.createBitmap(width(), height(), Bitmap.Config.ARGB_8888);
+        Canvas canvas = new Canvas(picture);
+        below.draw(canvas);
+        canvas.drawColor(DIM);
+        canvas.translate(0, (height() - all.getMeasuredHeight()) / 2f);
+        all.draw(canvas);
+        write(picture, name);
+    }
+
+    private static int width() {
+        return RuntimeEnvironment.getApplication().getResources().getDisplayMetrics().widthPixels;
+    }
+
+    private static int height() {
+        return RuntimeEnvironment.getApplication().getResources().getDisplayMetrics().heightPixels;
     }
 
     private static void draw(Activity screen, String name, int atMost) throws IOException {
         View all = screen.getWindow().getDecorView();
         all.jumpDrawablesToCurrentState();
-        int height = HEIGHT;
-        lay(all, HEIGHT);
+        int height = height();
+        lay(all, height);
         View scrolling = screen.findViewById(R.id.scrolling);
-        if (atMost > HEIGHT && scrolling instanceof ScrollView) {
+        if (atMost > height && scrolling instanceof ScrollView) {
             View inside = ((ScrollView) scrolling).getChildAt(0);
             int hidden = inside.getHeight() + scrolling.getPaddingBottom() - scrolling.getHeight();
-            height = Math.min(atMost, HEIGHT + Math.max(0, hidden));
+            height = Math.min(atMost, height + Math.max(0, hidden));
             lay(all, height);
         }
         write(all, height, name);
     }
 
     private static void write(View all, int height, String name) throws IOException {
-        Bitmap picture = Bitmap.createBitmap(WIDTH, height, Bitmap.Config.ARGB_8888);
+        Bitmap picture = Bitmap.createBitmap(width(), height, Bitmap.Config.ARGB_8888);
         all.draw(new Canvas(picture));
+        write(picture, name);
+    }
+
+    private static void write(Bitmap picture, String name) throws IOException {
         File file = new File(System.getProperty("mien.pictures"), name + ".png");
         StrictMode.ThreadPolicy watched = StrictMode.getThreadPolicy();
         StrictMode.setThreadPolicy(StrictMode.ThreadPolicy.LAX); // writing a picture is slow, and the test's own
@@ -224,8 +246,8 @@ public abstract class ScreenRunner {
 
     private static void lay(View all, int height) {
         all.measure(
-                View.MeasureSpec.makeMeasureSpec(WIDTH, View.MeasureSpec.EXACTLY),
+                View.MeasureSpec.makeMeasureSpec(width(), View.MeasureSpec.EXACTLY),
                 View.MeasureSpec.makeMeasureSpec(height, View.MeasureSpec.EXACTLY));
-        all.layout(0, 0, WIDTH, height);
+        all.layout(0, 0, width(), height);
     }
 }

@@ -31,6 +31,7 @@ import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
 import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 
 /** Home, the first run and the self-test. */
@@ -111,6 +112,39 @@ public class ScreensTest extends ScreenRunner {
     }
 
     @Test
+    public void whatTheAppDoesIsSaidOnThreePages() throws IOException {
+        Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+        assertFalse("nobody agrees to what was not shown", isShown(welcome, R.id.agree));
+        assertFalse("the first page leads to where one came from", goBack(welcome));
+        draw(welcome, "welcome");
+        welcome.findViewById(R.id.welcome_next).performClick();
+        assertEquals(welcome.getString(R.string.welcome_leaves_title), text(welcome, R.id.title));
+        draw(welcome, "welcome-leaves");
+        welcome.findViewById(R.id.welcome_next).performClick();
+        assertEquals("Page 3 of 3", text(welcome, R.id.welcome_page));
+        assertTrue(isShown(welcome, R.id.agree) && !isShown(welcome, R.id.welcome_next));
+        assertTrue(goBack(welcome));
+        assertEquals("Page 2 of 3", text(welcome, R.id.welcome_page));
+        phone().choices.agree(true, false);
+        Activity again = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
+        assertTrue("who has read it comes to the choice", isShown(again, R.id.agree));
+    }
+
+    private static void turnToChoice(Activity welcome) {
+        while (isShown(welcome, R.id.welcome_next)) {
+            welcome.findViewById(R.id.welcome_next).performClick();
+        }
+    }
+
+    @Test
+    public void aScreenThatIsTurnedStaysOnItsPage() {
+        ActivityController<WelcomeActivity> controller = Robolectric.buildActivity(WelcomeActivity.class).setup();
+        controller.get().findViewById(R.id.welcome_next).performClick();
+        controller.recreate();
+        assertEquals("Page 2 of 3", text(controller.get(), R.id.welcome_page));
+    }
+
+    @Test
     public void nothingTrainsThatMayNotBeRecognised() throws IOException {
         Activity welcome = Robolectric.buildActivity(WelcomeActivity.class).setup().get();
         CheckBox recognises = welcome.findViewById(R.id.recognises);
@@ -120,7 +154,8 @@ public class ScreensTest extends ScreenRunner {
         recognises.performClick();
         trains.performClick();
         assertTrue(trains.isChecked());
-        drawWhole(welcome, "welcome");
+        turnToChoice(welcome);
+        draw(welcome, "welcome-choice");
         recognises.performClick();
         assertFalse(trains.isChecked() || trains.isEnabled());
         recognises.performClick();
@@ -227,10 +262,11 @@ public class ScreensTest extends ScreenRunner {
     public void theCheckPasses() throws IOException {
         Activity screen = Robolectric.buildActivity(SelfTestActivity.class).setup().get();
         screen.findViewById(R.id.self_test).performClick();
-        assertEquals(screen.getString(R.string.self_test_working), text(screen, R.id.result));
+        assertEquals(screen.getString(R.string.self_test_working), text(screen, R.id.message));
+        draw(screen, "checking");
         await("the check ends", screen.findViewById(R.id.self_test)::isEnabled);
         String told = text(screen, R.id.result);
-        assertTrue(told, told.matches("All [0-9]+ checks gave the expected bytes, in .*"));
+        assertTrue(told, told.matches("All [0-9]+ checks came out as expected, in .*"));
         draw(screen, "checked");
     }
 }

@@ -2,10 +2,14 @@ package mien.app;
 
 import java.io.File;
 import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.ByteOrder;
 import java.nio.file.Files;
 import java.nio.file.StandardCopyOption;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Random;
 import mien.client.Inside;
@@ -50,7 +54,69 @@ public final class TinyModel {
         install(phone, threshold, groups.length == 0 ? "" : told + "],");
     }
 
+    /**
+     * Puts the model on a phone with so many public people that came with it: two pictures each, of which one is the other but
+     * for a little noise.
+     */
+    public static void installWithPublic(Phone phone, double threshold, int people) throws IOException {
+        byte[] shard = shard(people);
+        String name = Bytes.hex(Bytes.sha256(shard));
+        new Folder(phone.home()).folder("models").write(name, shard);
+        Map<String, Object> more = new LinkedHashMap<>();
+        more.put("shard", name);
+        more.put("shard_bytes", shard.length);
+        install(phone, threshold, "", more);
+    }
+
+    /** Returns a picture of somebody made up: 4 x 4 squares of light, with noise of its own. */
+    public static byte[] crop(int person, int number) {
+        Random squares = new Random(1000 + person);
+        Random noise = new Random(1_000_000L * person + number);
+        int[] light = squares.ints(16 * 3, 40, 216).toArray();
+        byte[] crop = new byte[112 * 112 * 3];
+        for (int i = 0; i < crop.length; i++) {
+            int pixel = i / 3;
+            int square = pixel / 112 / 28 * 4 + pixel % 112 / 28;
+            crop[i] = (byte) (light[3 * square + i % 3] + noise.nextInt(41) - 20);
+        }
+        return crop;
+    }
+
+    private static byte[] shard(int people) {
+        int count = 2 * people;
+        int size = 112 * 112 * 3;
+        Map<String, Object> header = new LinkedHashMap<>();
+        header.put("crops", tensor("U8", Arrays.asList(count, 112, 112, 3), 0, count * size));
+        header.put("labels", tensor("I64", Arrays.asList(count), count * size, count * (size + 8)));
+        StringBuilder json = new StringBuilder(Json.write(header));
+        while (json.length() % 8 != 0) {
+            json.append(' ');
+        }
+        byte[] head = Bytes.utf8(json.toString());
+        ByteBuffer shard = ByteBuffer.allocate(8 + head.length + count * (size + 8)).order(ByteOrder.LITTLE_ENDIAN);
+        shard.putLong(head.length).put(head);
+        for (int i = 0; i < count; i++) {
+            shard.put(crop(1 + i / 2, i % 2));
+        }
+        for (int i = 0; i < count; i++) {
+            shard.putLong(i / 2);
+        }
+        return shard.array();
+    }
+
+    private static Map<String, Object> tensor(String type, List<Integer> shape, int from, int to) {
+        Map<String, Object> tensor = new LinkedHashMap<>();
+        tensor.put("dtype", type);
+        tensor.put("shape", shape);
+        tensor.put("data_offsets", Arrays.asList(from, to));
+        return tensor;
+    }
+
     private static void install(Phone phone, double threshold, String groups) throws IOException {
+        install(phone, threshold, groups, Collections.emptyMap());
+    }
+
+    private static void install(Phone phone, double threshold, String groups, Map<String, Object> more) throws IOException {
         float[] theta = theta();
         String modelId = Bytes.hex(Bytes.sha256(Bytes.unhex(LAYOUT), Bytes.littleEndian(theta)));
         Folder models = new Folder(phone.home()).folder("models");
@@ -59,6 +125,7 @@ public final class TinyModel {
         Map<String, Object> manifest = new LinkedHashMap<>();
         manifest.put("spec_json", Bytes.hex(Bytes.utf8(spec(modelId, threshold, groups))));
         manifest.put("theta", name);
+        manifest.putAll(more);
         models.write(modelId + ".json", Bytes.utf8(Json.write(manifest)));
         Folder graphs = new Folder(phone.home()).folder("graphs").folder(LAYOUT);
         for (File file : new File(System.getProperty("mien.root"), "tests/data/graphs/" + LAYOUT).listFiles()) {

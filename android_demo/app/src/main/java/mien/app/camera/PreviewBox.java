@@ -3,9 +3,13 @@ package mien.app.camera;
 import android.content.Context;
 import android.graphics.Color;
 import android.util.Size;
+import android.view.View;
 import android.widget.FrameLayout;
 
-/** Holds a preview, as large as there is room for, at the aspect of the camera's pictures. */
+/**
+ * Fills its place with a preview, its first child, at the aspect of the camera's pictures: what is too much is cut off alike on
+ * either side. The others lie over it. Pictures that are judged are whole, so that what is cut off here is seen all the same.
+ */
 public final class PreviewBox extends FrameLayout {
     private Size aspect = new Size(3, 4);
 
@@ -24,19 +28,33 @@ public final class PreviewBox extends FrameLayout {
 
     @Override
     protected void onMeasure(int widthSpec, int heightSpec) {
-        int width = room(widthSpec);
-        int height = room(heightSpec);
-        if ((long) width * aspect.getHeight() > (long) height * aspect.getWidth()) {
-            width = (int) ((long) height * aspect.getWidth() / aspect.getHeight());
-        } else {
-            height = (int) ((long) width * aspect.getHeight() / aspect.getWidth());
+        super.onMeasure(widthSpec, heightSpec);
+        View picture = getChildAt(0);
+        if (picture != null) {
+            Size size = covering(getMeasuredWidth(), getMeasuredHeight());
+            picture.measure(exactly(size.getWidth()), exactly(size.getHeight()));
         }
-        super.onMeasure(
-                MeasureSpec.makeMeasureSpec(width, MeasureSpec.EXACTLY),
-                MeasureSpec.makeMeasureSpec(height, MeasureSpec.EXACTLY));
     }
 
-    private static int room(int spec) {
-        return MeasureSpec.getMode(spec) == MeasureSpec.UNSPECIFIED ? Integer.MAX_VALUE >> 8 : MeasureSpec.getSize(spec);
+    @Override
+    protected void onLayout(boolean isChanged, int left, int top, int right, int bottom) {
+        super.onLayout(isChanged, left, top, right, bottom);
+        View picture = getChildAt(0);
+        if (picture != null) {
+            int x = (right - left - picture.getMeasuredWidth()) / 2;
+            int y = (bottom - top - picture.getMeasuredHeight()) / 2;
+            picture.layout(x, y, x + picture.getMeasuredWidth(), y + picture.getMeasuredHeight());
+        }
+    }
+
+    /** Returns the least size of a picture's aspect that leaves nothing of a place uncovered. */
+    private Size covering(int width, int height) {
+        return (long) width * aspect.getHeight() < (long) height * aspect.getWidth()
+                ? new Size((int) ((long) height * aspect.getWidth() / aspect.getHeight()), height)
+                : new Size(width, (int) ((long) width * aspect.getHeight() / aspect.getWidth()));
+    }
+
+    private static int exactly(int size) {
+        return MeasureSpec.makeMeasureSpec(size, MeasureSpec.EXACTLY);
     }
 }

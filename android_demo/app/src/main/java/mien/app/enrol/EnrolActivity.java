@@ -13,6 +13,7 @@ import android.widget.TextView;
 import java.text.Normalizer;
 import java.util.List;
 import java.util.stream.Collectors;
+import mien.app.Extras;
 import mien.app.OwnersScreen;
 import mien.app.R;
 import mien.app.camera.Cameras;
@@ -22,6 +23,7 @@ import mien.app.camera.Guide;
 import mien.app.camera.Looking;
 import mien.app.camera.Viewfinder;
 import mien.app.training.TrainingActivity;
+import mien.app.verify.VerifyActivity;
 import mien.client.DeviceEnroller;
 import mien.client.ErrorCode;
 import mien.client.KnownFaceException;
@@ -65,7 +67,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
     // Agreeing
 
     private void askForConsent() {
-        show(R.layout.enrol_consent, R.string.enrol_title);
+        show(R.layout.enrol_consent, R.layout.enrol_consent_bar, R.string.enrol_title);
         setText(R.id.enrol_what, getResources().getQuantityString(R.plurals.enrol_what, NUM_PICTURES, NUM_PICTURES));
         EditText field = findViewById(R.id.enrol_name);
         field.setText(name);
@@ -154,7 +156,7 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
             guide.performHapticFeedback(HapticFeedbackConstants.VIRTUAL_KEY);
         }
         if (shown == null || progress.numTaken != shown.numTaken) {
-            guide.setProgress(progress.numTaken / (float) progress.numWanted);
+            guide.show(progress);
             setText(R.id.enrol_progress, getString(R.string.enrol_progress, progress.numTaken, progress.numWanted));
         }
         shown = progress;
@@ -241,10 +243,16 @@ public final class EnrolActivity extends OwnersScreen implements Viewfinder.Look
                 words.getQuantityString(R.plurals.enrol_left_out, enrolled.numRefused, enrolled.numRefused));
         boolean waits = trains && !phone().choices.letsTrain();
         setVisible(R.id.enrol_off, waits);
-        setVisible(R.id.enrol_training, waits);
+        onClick(R.id.enrol_try, () -> tryIt(enrolled.person));
         onClick(R.id.enrol_training, () -> startActivity(new Intent(this, TrainingActivity.class)));
         onClick(R.id.enrol_end, this::finish);
         setResult(RESULT_OK);
+    }
+
+    /** Has the camera look whether it recognises whom it just saw, and nobody else. */
+    private void tryIt(int person) {
+        startActivity(new Intent(this, VerifyActivity.class).putExtra(Extras.PERSON, person));
+        finish();
     }
 
     // Leaving

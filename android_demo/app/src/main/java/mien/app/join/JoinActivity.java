@@ -2,6 +2,8 @@ package mien.app.join;
 
 import android.content.Intent;
 import android.os.Bundle;
+import android.view.View;
+import android.widget.Button;
 import android.widget.EditText;
 import mien.app.Extras;
 import mien.app.R;
@@ -17,6 +19,7 @@ import mien.client.wire.Invite;
 public final class JoinActivity extends Screen {
     private static final int SCAN = 1;
     private EditText invite;
+    private Invite compared;
 
     @Override
     protected void onCreate(Bundle saved) {
@@ -24,9 +27,12 @@ public final class JoinActivity extends Screen {
         show(R.layout.join, R.string.join_title);
         invite = findViewById(R.id.invite);
         onClick(R.id.look, this::look);
-        onClick(R.id.scan, () -> startActivityForResult(new Intent(this, ScanActivity.class), SCAN));
+        onClick(R.id.scan, this::scan);
         onClick(R.id.join, this::join);
         onClick(R.id.other, this::askAgain);
+        onClick(R.id.spent_paste, this::askAgain);
+        onClick(R.id.spent_scan, this::scan);
+        onClick(R.id.whole, () -> showFingerprints(!isShown(R.id.fingerprints)));
         onClick(R.id.done, this::finish);
     }
 
@@ -48,14 +54,40 @@ public final class JoinActivity extends Screen {
     private void look() {
         try {
             Invite read = Invite.parse(text());
+            compared = read;
             say((CharSequence) null);
+            setText(R.id.code, getText(R.string.join_code_working));
+            findViewById(R.id.join).setEnabled(false);
+            showFingerprints(false);
             setText(R.id.address, read.registrarAddress);
             setText(R.id.registrar, Fingerprint.grouped(read.registrarCaSha256));
             setText(R.id.coordinator, Fingerprint.grouped(read.coordinatorCaSha256));
             step(R.id.asked);
+            work(() -> read.code(), code -> compare(read, code));
         } catch (MienException error) {
             complain(getString(R.string.join_not_whole));
         }
+    }
+
+    /** Nobody joins before there is something to compare; a code that comes late is not shown for another invite. */
+    private void compare(Invite read, String code) {
+        if (read == compared) {
+            setText(R.id.code, code);
+            findViewById(R.id.join).setEnabled(true);
+        }
+    }
+
+    private void scan() {
+        startActivityForResult(new Intent(this, ScanActivity.class), SCAN);
+    }
+
+    private void showFingerprints(boolean shows) {
+        setVisible(R.id.fingerprints, shows);
+        this.<Button>findViewById(R.id.whole).setText(shows ? R.string.join_whole_hide : R.string.join_whole);
+    }
+
+    private boolean isShown(int id) {
+        return findViewById(id).getVisibility() == View.VISIBLE;
     }
 
     private void join() {
@@ -88,6 +120,10 @@ public final class JoinActivity extends Screen {
         findViewById(R.id.join).setEnabled(true);
         if (error.code() == ErrorCode.ALREADY_EXISTS) {
             complain(getText(R.string.join_other_fleet));
+        } else if (error.code() == ErrorCode.INVITE) {
+            say(error);
+            invite.setText(null);
+            step(R.id.spent); // to join by it again is in vain
         } else {
             say(error);
         }
@@ -99,7 +135,7 @@ public final class JoinActivity extends Screen {
     }
 
     private void step(int shown) {
-        for (int id : new int[] {R.id.asking, R.id.asked, R.id.joined}) {
+        for (int id : new int[] {R.id.asking, R.id.asked, R.id.spent, R.id.joined}) {
             setVisible(id, id == shown);
         }
     }

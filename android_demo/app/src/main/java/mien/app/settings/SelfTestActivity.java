@@ -1,6 +1,7 @@
 package mien.app.settings;
 
 import android.os.Bundle;
+import android.widget.ImageView;
 import java.io.IOException;
 import mien.app.R;
 import mien.app.Screen;
@@ -16,26 +17,45 @@ public final class SelfTestActivity extends Screen {
     }
 
     private void check() {
-        findViewById(R.id.self_test).setEnabled(false);
-        setText(R.id.result, getString(R.string.self_test_working));
-        work(
-                () -> told(new SelfTest(getAssets(), getCacheDir())),
-                text -> {
-                    setText(R.id.result, text);
-                    findViewById(R.id.self_test).setEnabled(true);
-                });
+        setWorking(true);
+        setVisible(R.id.self_test_answer, false);
+        say(getString(R.string.self_test_working));
+        work(() -> told(new SelfTest(getAssets(), getCacheDir())), Runnable::run);
     }
 
-    private String told(SelfTest test) {
+    private void setWorking(boolean works) {
+        findViewById(R.id.self_test).setEnabled(!works);
+        setVisible(R.id.self_test_progress, works);
+    }
+
+    /** Returns what shows the answer; beside the main thread. */
+    private Runnable told(SelfTest test) {
         try {
             Result done = test.run();
-            if (done.wasSuccessful()) {
-                return getString(R.string.self_test_passed, done.getRunCount(), done.getRunTime() / 1000.0);
-            }
-            String counts = getString(R.string.self_test_failed, done.getFailureCount(), done.getRunCount());
-            return counts + SelfTest.failures(done);
+            return () -> show(done);
         } catch (IOException | ClassNotFoundException error) {
-            return getString(R.string.self_test_impossible, String.valueOf(error.getMessage()));
+            String text = getString(R.string.self_test_impossible, String.valueOf(error.getMessage()));
+            return () -> {
+                setWorking(false);
+                complain(text);
+            };
         }
+    }
+
+    void show(Result done) {
+        setWorking(false);
+        say((CharSequence) null);
+        boolean passed = done.wasSuccessful();
+        String failed = getString(R.string.self_test_failed, done.getFailureCount(), done.getRunCount());
+        this.<ImageView>findViewById(R.id.self_test_mark).setImageResource(passed ? R.drawable.icon_done : R.drawable.icon_wrong);
+        setText(R.id.self_test_title, getText(passed ? R.string.self_test_passed_title : R.string.self_test_failed_title));
+        setText(
+                R.id.result,
+                passed
+                        ? getString(R.string.self_test_passed, done.getRunCount(), done.getRunTime() / 1000.0)
+                        : getString(R.string.self_test_failed_text));
+        setText(R.id.self_test_failures, failed + SelfTest.failures(done));
+        setVisible(R.id.self_test_failures, !passed);
+        setVisible(R.id.self_test_answer, true);
     }
 }

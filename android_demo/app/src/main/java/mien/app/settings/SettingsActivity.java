@@ -74,12 +74,15 @@ public final class SettingsActivity extends Screen {
     private void showModel(Status status, Model model) {
         Rows rows = new Rows(findViewById(R.id.settings_model));
         if (model == null) {
-            rows.fact(R.drawable.icon_open, getString(R.string.model_none), getString(R.string.model_none_text));
+            rows.fact(R.drawable.icon_not, getString(R.string.model_none), getString(R.string.model_none_text));
         } else {
             String id = model.modelId.substring(0, SHORT);
             rows.fact(0, getString(R.string.model_version), getString(R.string.model_named, model.spec.backbone, id));
             showThresholds(rows, model.spec);
             showGroups(rows, model);
+        }
+        if (model != null) {
+            rows.way(getString(R.string.personal_title), getString(R.string.personal_way), () -> open(PersonalActivity.class));
         }
         if (status.joined) {
             rows.way(getString(R.string.model_update), getString(R.string.model_update_text), this::update);
@@ -88,7 +91,7 @@ public final class SettingsActivity extends Screen {
 
     private void showThresholds(Rows rows, ModelSpec spec) {
         if (spec.thresholds.isEmpty()) {
-            rows.fact(R.drawable.icon_open, getString(R.string.threshold_none), getString(R.string.threshold_none_text));
+            rows.fact(R.drawable.icon_not, getString(R.string.threshold_none), getString(R.string.threshold_none_text));
         }
         for (ModelSpec.Threshold each : spec.thresholds) {
             String strangers = String.format(Locale.getDefault(), "%,d", Math.round(1 / each.fmr));
@@ -113,7 +116,7 @@ public final class SettingsActivity extends Screen {
         }
         if (!above.isEmpty()) {
             String who = getString(R.string.groups_above, String.join(", ", above));
-            rows.fact(R.drawable.icon_open, who, getString(R.string.groups_above_text));
+            rows.fact(R.drawable.icon_not, who, getString(R.string.groups_above_text));
         }
         List<String> never = new ArrayList<>();
         for (Subject subject : Subject.without(measured)) {
@@ -121,7 +124,7 @@ public final class SettingsActivity extends Screen {
         }
         never.add(getString(R.string.unmeasured_ageing));
         never.add(getString(R.string.unmeasured_replays));
-        rows.fact(R.drawable.icon_open, getString(R.string.unmeasured), String.join("; ", never));
+        rows.fact(R.drawable.icon_not, getString(R.string.unmeasured), String.join("; ", never));
     }
 
     private static int sentence(Subject subject) {

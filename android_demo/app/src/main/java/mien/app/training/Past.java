@@ -2,12 +2,14 @@ package mien.app.training;
 
 import android.content.Context;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
 import mien.app.R;
 import mien.app.Say;
 import mien.app.Sentences;
 import mien.client.ErrorCode;
 import mien.client.rounds.Journal;
+import mien.client.rounds.Outcome;
 
 /** What happened, in the owner's language. */
 final class Past {
@@ -29,7 +31,7 @@ final class Past {
         }
     }
 
-    /** Returns when, and why; the reason in the program's own words is there for whoever has to mend it. */
+    /** Returns when, and why. */
     static String text(Context context, Journal.Entry entry) {
         List<String> lines = new ArrayList<>();
         String when = Say.moment(context, entry.unixMs);
@@ -47,10 +49,17 @@ final class Past {
                 break;
             default:
                 lines.add(Sentences.of(context.getResources(), ErrorCode.of(entry.code)));
-                lines.add(context.getString(R.string.past_words, entry.reason));
                 break;
         }
         return String.join("\n", lines);
+    }
+
+    /** Returns what the program itself said, with its time, for whoever has to mend it; nothing where all went well. */
+    static List<String> words(Context context, Journal.Entry entry) {
+        boolean isSaid = entry.kind == Outcome.Kind.FAILED || entry.kind == Outcome.Kind.NOT_COUNTED;
+        return isSaid
+                ? Collections.singletonList(Say.moment(context, entry.unixMs) + " " + entry.code + ": " + entry.reason)
+                : Collections.<String>emptyList();
     }
 
     private static boolean hasEnough(Journal.Entry entry) {
@@ -65,7 +74,7 @@ final class Past {
             case NOT_NOW:
                 return R.drawable.icon_wait;
             default:
-                return R.drawable.icon_open;
+                return R.drawable.icon_not;
         }
     }
 

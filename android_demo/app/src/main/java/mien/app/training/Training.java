@@ -31,6 +31,7 @@ public final class Training implements Listener {
     private Thread thread;
     private final List<Runnable> hearing = new CopyOnWriteArrayList<>();
     private volatile int stage = R.string.stage_connecting;
+    private volatile int step;
     private volatile boolean isComputing;
     private volatile Disclosure told;
 
@@ -51,6 +52,11 @@ public final class Training implements Listener {
     /** Returns the sentence for what is being done, where anything is. */
     int stage() {
         return stage;
+    }
+
+    /** Returns the step of the running round, 1 to {@link Stages#STEPS}; 0 before it has begun. */
+    int step() {
+        return step;
     }
 
     /** Returns what the running round was said to send; null before it was. */
@@ -87,6 +93,7 @@ public final class Training implements Listener {
         }
         conditions = allowed;
         stage = R.string.stage_connecting;
+        step = 0;
         thread = new Thread(() -> run(allowed, once, ended), "mien-training");
         thread.start();
         changed();
@@ -176,6 +183,7 @@ public final class Training implements Listener {
         }
         if (pauseMs > 0) {
             stage = R.string.stage_waiting;
+            step = 0;
             changed();
             Clock.system().sleep(pauseMs);
         }
@@ -191,6 +199,8 @@ public final class Training implements Listener {
     @Override
     public void on(Event event) {
         stage = Stages.sentence(event);
+        int begun = Stages.step(event);
+        step = begun == 0 ? step : begun;
         isComputing = event.isComputing();
         changed();
     }

@@ -7,6 +7,7 @@ import android.os.Bundle;
 import android.os.Handler;
 import android.os.Looper;
 import android.widget.Button;
+import android.widget.ProgressBar;
 import android.widget.Switch;
 import java.util.List;
 import mien.app.Owner;
@@ -19,9 +20,8 @@ import mien.client.rounds.Journal;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.Disclosure;
 
-/** Whether this phone takes part, what it waits for, what it sent and received, and what it left out and why. */
+/** Whether this phone takes part, what it waits for, and how far the round under way is. */
 public final class TrainingActivity extends Screen {
-    private static final int MOST_PAST = 8;
     private static final int NOTIFY = 2;
     private static final long LOOK_AGAIN_MS = 2_000;
 
@@ -38,6 +38,8 @@ public final class TrainingActivity extends Screen {
         takesPart = findViewById(R.id.training_switch);
         takesPart.setOnClickListener(view -> takePart(takesPart.isChecked()));
         onClick(R.id.training_now, this::startOrStop);
+        Runnable history = () -> startActivity(new Intent(this, HistoryActivity.class));
+        new Rows(findViewById(R.id.training_ways)).way(getString(R.string.history_title), getString(R.string.history_way), history);
     }
 
     @Override
@@ -63,27 +65,10 @@ public final class TrainingActivity extends Screen {
     private void showStatus(Status status) {
         showState(status);
         takesPart.setChecked(phone().choices.letsTrain());
-        Rows sent = new Rows(findViewById(R.id.training_sent));
-        sent.fact(0, getString(R.string.sent), Say.bytes(this, status.sentBytes));
-        sent.fact(0, getString(R.string.received), Say.bytes(this, status.receivedBytes));
-        if (status.numPrivateSums > 0) {
-            Agreement agreed = phone().choices.agreement();
-            String perModel = Say.count(this, R.plurals.limit_sums, agreed.maxSumsPerModel);
-            String today = getString(R.string.sums_today, status.numSumsToday, agreed.maxSumsPerDay, perModel);
-            String text = getString(R.string.sums_text) + "\n" + today;
-            sent.fact(0, Say.count(this, R.plurals.sums, status.numPrivateSums), text);
-        }
-        Rows past = new Rows(findViewById(R.id.training_past));
+        Rows lie = new Rows(findViewById(R.id.training_lie));
         if (!status.lies.isEmpty()) {
-            past.way(getString(R.string.lie_title), getString(R.string.lie_text), this::handOn);
+            lie.way(getString(R.string.lie_title), getString(R.string.lie_text), this::handOn);
         }
-        int left = MOST_PAST;
-        for (Journal.Entry entry : status.journal) {
-            if (left-- > 0) {
-                past.fact(Past.mark(entry), Past.title(this, entry), Past.text(this, entry));
-            }
-        }
-        setVisible(R.id.training_past_title, !status.journal.isEmpty() || !status.lies.isEmpty());
     }
 
     /** Has the owner choose by what to hand on the evidence of lies. */
@@ -104,9 +89,11 @@ public final class TrainingActivity extends Screen {
         boolean may = can && phone().choices.letsTrain();
         setVisible(R.id.training_now, runs || may);
         setVisible(R.id.training_now_text, may && !runs);
+        setVisible(R.id.training_waiting, may && !runs);
         takesPart.setEnabled(can);
+        showRound(runs);
         if (runs) {
-            state(R.string.training_runs, running());
+            state(R.string.training_runs, getString(phone().training.stage()));
         } else if (status.lostKey) {
             state(R.string.lost_title, getString(R.string.lost_short));
         } else if (!status.joined) {
@@ -127,14 +114,22 @@ public final class TrainingActivity extends Screen {
         setText(R.id.training_text, text);
     }
 
-    private String running() {
-        String stage = getString(phone().training.stage());
+    /** Shows how far the round is that is under way, and what it sends. */
+    private void showRound(boolean runs) {
+        int step = phone().training.step();
+        ProgressBar progress = findViewById(R.id.training_progress);
+        progress.setMax(Stages.STEPS);
+        progress.setProgress(step);
+        progress.setIndeterminate(step == 0);
+        setText(R.id.training_step, getString(R.string.training_step, step, Stages.STEPS));
+        setVisible(R.id.training_step, step > 0);
+        setVisible(R.id.training_round, runs);
         Disclosure told = phone().training.told();
-        if (told == null) {
-            return stage;
+        setVisible(R.id.training_told, runs && told != null);
+        if (told != null) {
+            String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
+            setText(R.id.training_told, sends + weights(told) + moments(told) + noise(told));
         }
-        String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
-        return stage + "\n" + sends + weights(told) + moments(told) + noise(told);
     }
 
     /** Returns what the coordinator's choice of weights can do, where it has one. */
@@ -194,7 +189,7 @@ public final class TrainingActivity extends Screen {
 
     private void fact(Rows rows, PhoneConditions night, PhoneConditions.Condition condition, int title, int ifNot) {
         boolean holds = night.holds(condition);
-        int mark = holds ? R.drawable.icon_done : R.drawable.icon_open;
+        int mark = holds ? R.drawable.icon_done : R.drawable.icon_wait;
         rows.fact(mark, getString(title), getString(holds ? R.string.condition_met : ifNot));
     }
 

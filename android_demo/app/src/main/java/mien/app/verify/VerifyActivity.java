@@ -8,6 +8,7 @@ import android.os.Handler;
 import android.os.Looper;
 import android.os.SystemClock;
 import android.widget.Button;
+import android.widget.ImageView;
 import android.widget.TextView;
 import mien.app.Extras;
 import mien.app.R;
@@ -105,6 +106,7 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         looking.begin(new VerifySession(reader, this::isThem, lockout, null)::offer);
         setVisible(R.id.verify_answer, false);
         setVisible(R.id.verify_next, false);
+        setVisible(R.id.verify_liveness, true);
         setVisible(R.id.camera_place, true);
         hint(R.string.look_straight);
         viewfinder.begin();
@@ -184,13 +186,13 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
     private void sayYes(CharSequence why) {
         isAnswered = true;
         setResult(RESULT_OK);
-        answer(R.string.verify_yes, why);
-        findViewById(R.id.verify_card).setBackgroundResource(R.drawable.card_tint);
+        answer(R.drawable.icon_done, R.string.verify_yes, why);
+        setVisible(R.id.verify_pin, false); // there is nothing left to open
         next(R.string.verify_end, this::finish);
     }
 
     private void sayNo() {
-        answer(R.string.verify_no, getString(person() == 0 ? R.string.verify_nobody : R.string.verify_not_them));
+        answer(R.drawable.icon_not, R.string.verify_no, getString(person() == 0 ? R.string.verify_nobody : R.string.verify_not_them));
         next(R.string.verify_again, this::begin);
     }
 
@@ -203,13 +205,15 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
         }
         long seconds = (leftMs + SECOND_MS - 1) / SECOND_MS;
         String left = getString(R.string.verify_minutes, seconds / 60, seconds % 60);
-        answer(R.string.verify_locked, getString(R.string.verify_locked_until, left));
+        answer(R.drawable.icon_wait, R.string.verify_locked, getString(R.string.verify_locked_until, left));
         setVisible(R.id.verify_next, false);
         clock.postDelayed(this::countDown, leftMs - (seconds - 1) * SECOND_MS);
     }
 
-    private void answer(int title, CharSequence text) {
+    private void answer(int mark, int title, CharSequence text) {
         setVisible(R.id.camera_place, false);
+        setVisible(R.id.verify_liveness, mark == R.drawable.icon_done);
+        this.<ImageView>findViewById(R.id.verify_mark).setImageResource(mark);
         setVisible(R.id.verify_hint, false);
         setVisible(R.id.verify_answer, true);
         String said = getString(title);
@@ -264,7 +268,10 @@ public final class VerifyActivity extends Screen implements Viewfinder.Looker {
                     phone().lockout().clear();
                     return true;
                 },
-                cleared -> sayYes(getString(R.string.verify_by_pin)));
+                cleared -> {
+                    sayYes(getString(R.string.verify_by_pin));
+                    setVisible(R.id.verify_liveness, false); // no face was looked at
+                });
     }
 
     // Being in front

@@ -12,8 +12,14 @@ import mien.app.people.DeleteActivity;
 import mien.client.Device;
 import mien.client.people.Gallery;
 
-/** What the app is for, what leaves the phone, what the app cannot do; and two agreements, each given by itself. */
+/** What the app is for, what leaves the phone, and two agreements, each given by itself: three pages. */
 public final class WelcomeActivity extends Screen {
+    private static final String PAGE = "page";
+    private static final int[] PAGES = {R.id.welcome_app, R.id.welcome_leaving, R.id.welcome_choice};
+    private static final int[] TITLES = {R.string.welcome_title, R.string.welcome_leaves_title, R.string.welcome_choice_title};
+    private static final int LAST = PAGES.length - 1;
+
+    private int page;
     private CheckBox recognises;
     private CheckBox trains;
     private boolean trainedBefore;
@@ -21,7 +27,7 @@ public final class WelcomeActivity extends Screen {
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
-        show(R.layout.welcome, R.string.welcome_title);
+        show(R.layout.welcome, R.layout.welcome_bar, R.string.welcome_title);
         Choices choices = phone().choices;
         recognises = findViewById(R.id.recognises);
         trains = findViewById(R.id.trains);
@@ -32,7 +38,30 @@ public final class WelcomeActivity extends Screen {
         follow();
         onClick(R.id.agree, this::agree);
         onClick(R.id.decline, this::finish);
+        onClick(R.id.welcome_next, () -> turnTo(page + 1));
+        // Who has read it comes back to change what was agreed to; the pages before are a step away.
+        turnTo(saved != null ? saved.getInt(PAGE) : choices.welcomed() ? LAST : 0);
         onClick(R.id.withdraw, () -> startActivity(new Intent(this, DeleteActivity.class)));
+    }
+
+    private void turnTo(int wanted) {
+        page = wanted;
+        title(TITLES[page]);
+        for (int i = 0; i < PAGES.length; i++) {
+            setVisible(PAGES[i], i == page);
+        }
+        setText(R.id.welcome_page, getString(R.string.welcome_page, page + 1, PAGES.length));
+        setVisible(R.id.welcome_next, page < LAST);
+        setVisible(R.id.agree, page == LAST);
+        setVisible(R.id.decline, page == LAST);
+        findViewById(R.id.scrolling).scrollTo(0, 0);
+        onBack(page == 0 ? null : () -> turnTo(page - 1));
+    }
+
+    @Override
+    protected void onSaveInstanceState(Bundle saved) {
+        super.onSaveInstanceState(saved);
+        saved.putInt(PAGE, page);
     }
 
     /** Nothing trains that may not be recognised, and nothing goes on before that. */

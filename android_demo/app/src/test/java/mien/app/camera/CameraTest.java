@@ -73,13 +73,20 @@ public class CameraTest {
     }
 
     @Test
-    public void aPreviewIsAsLargeAsItsPlaceLets() {
+    public void aPreviewLeavesNothingOfItsPlaceUncovered() {
         PreviewBox box = new PreviewBox(RuntimeEnvironment.getApplication());
+        View picture = new View(RuntimeEnvironment.getApplication());
+        View guide = new View(RuntimeEnvironment.getApplication());
+        box.addView(picture);
+        box.addView(guide);
         box.setAspect(new Size(480, 640));
         measure(box, 600, 400);
-        assertEquals(new Size(300, 400), new Size(box.getMeasuredWidth(), box.getMeasuredHeight()));
+        assertEquals(new Size(600, 800), new Size(picture.getMeasuredWidth(), picture.getMeasuredHeight()));
+        assertEquals(new Size(600, 400), new Size(guide.getMeasuredWidth(), guide.getMeasuredHeight()));
         measure(box, 300, 900);
-        assertEquals(new Size(300, 400), new Size(box.getMeasuredWidth(), box.getMeasuredHeight()));
+        box.layout(0, 0, 300, 900);
+        assertEquals("its middle stays in the middle", -188, picture.getLeft(), 1);
+        assertEquals(new Size(675, 900), new Size(picture.getWidth(), picture.getHeight()));
     }
 
     private static void measure(View view, int width, int height) {

@@ -18,6 +18,7 @@ import android.widget.CheckBox;
 import android.widget.EditText;
 import java.io.IOException;
 import java.time.Duration;
+import mien.app.Extras;
 import mien.app.R;
 import mien.app.ScreenRunner;
 import mien.app.TinyModel;
@@ -25,6 +26,7 @@ import mien.app.camera.Faces;
 import mien.app.camera.PictureFrameSource;
 import mien.app.camera.Pictures;
 import mien.app.training.TrainingActivity;
+import mien.app.verify.VerifyActivity;
 import mien.client.people.Gallery;
 import mien.client.vision.FaceReader;
 import org.junit.After;
@@ -122,7 +124,10 @@ public class EnrolTest extends ScreenRunner {
         assertEquals("Ada", ada.name);
         assertTrue(ada.trains);
         assertEquals(SWEEP.length, ada.numImages());
-        screen.findViewById(R.id.enrol_end).performClick();
+        screen.findViewById(R.id.enrol_try).performClick();
+        Intent opened = Shadows.shadowOf(screen).getNextStartedActivity();
+        assertEquals(VerifyActivity.class.getName(), opened.getComponent().getClassName());
+        assertEquals("whoever was enrolled is looked for", ada.id, opened.getIntExtra(Extras.PERSON, 0));
         assertTrue(screen.isFinishing());
     }
 
@@ -217,7 +222,7 @@ public class EnrolTest extends ScreenRunner {
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
         String said = Shadows.shadowOf(asks).getMessage().toString();
         assertEquals(screen.getString(R.string.enrol_known_text, "Ada"), said);
-        drawDialog(asks, "enrol-known");
+        drawDialog(screen, asks, "enrol-known");
         asks.getButton(AlertDialog.BUTTON_NEGATIVE).performClick();
         await("it is over", screen::isFinishing);
         assertEquals(1, device().people().size());
@@ -227,7 +232,7 @@ public class EnrolTest extends ScreenRunner {
     @Config(qualifiers = ScreenRunner.GERMAN)
     public void theOwnersLockEnrolsTwoWhoLookAlike() throws Exception {
         Activity screen = askedAboutEve();
-        drawDialog(ShadowAlertDialog.getLatestAlertDialog(), "enrol-known-de");
+        drawDialog(screen, ShadowAlertDialog.getLatestAlertDialog(), "enrol-known-de");
         lock();
         ShadowSystemClock.advanceBy(Duration.ofMinutes(2));
         ShadowAlertDialog.getLatestAlertDialog().getButton(AlertDialog.BUTTON_POSITIVE).performClick();

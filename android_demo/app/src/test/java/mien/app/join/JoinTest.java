@@ -2,6 +2,7 @@ package mien.app.join;
 
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
+import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
@@ -18,6 +19,7 @@ import mien.app.R;
 import mien.app.Registrar;
 import mien.app.ScreenRunner;
 import mien.app.scan.ScanActivity;
+import mien.client.wire.Invite;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.Shadows;
@@ -29,6 +31,8 @@ public class JoinTest extends ScreenRunner {
             "&rf=00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff"
                     + "&cf=ffeeddccbbaa99887766554433221100ffeeddccbbaa99887766554433221100"
                     + "&t=AAAAAAAAAAAAAAAAAAAAAAAA";
+
+    private static final String INVITE = "mien://join?r=registrar.example:7440" + PINS;
 
     @Test
     public void whatIsNoWholeInviteIsSaidToBeNone() throws IOException {
@@ -54,12 +58,27 @@ public class JoinTest extends ScreenRunner {
         typed(screen, " mien://join?r=registrar.example:7440" + PINS + "\n");
         assertFalse(isShown(screen, R.id.message));
         assertEquals("registrar.example:7440", text(screen, R.id.address));
-        String registrar = text(screen, R.id.registrar);
-        assertTrue(registrar, registrar.startsWith("0011 2233 4455 6677\n8899 aabb"));
+        await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
+        assertEquals(Invite.parse(INVITE).code(), text(screen, R.id.code));
+        assertFalse("whoever wants more asks for it", isShown(screen, R.id.fingerprints));
         assertTrue(isShown(screen, R.id.uncompared));
         assertTrue(isShown(screen, R.id.join));
         assertFalse(device().hasJoined());
-        drawWhole(screen, "join-compare");
+        draw(screen, "join-compare");
+        screen.findViewById(R.id.whole).performClick();
+        assertTrue(isShown(screen, R.id.fingerprints));
+        String registrar = text(screen, R.id.registrar);
+        assertTrue(registrar, registrar.startsWith("0011 2233 4455 6677\n8899 aabb"));
+        drawWhole(screen, "join-compare-whole");
+    }
+
+    @Test
+    public void aCodeThatComesLateIsNotShownForAnotherInvite() {
+        Activity screen = opened();
+        typed(screen, INVITE);
+        typed(screen, INVITE.replace("rf=00", "rf=ff"));
+        await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
+        assertEquals(Invite.parse(INVITE.replace("rf=00", "rf=ff")).code(), text(screen, R.id.code));
     }
 
     @Test
@@ -72,6 +91,7 @@ public class JoinTest extends ScreenRunner {
         Intent found = new Intent().putExtra(Extras.INVITE, "mien://join?r=registrar.example:7440" + PINS);
         Shadows.shadowOf(screen).receiveResult(asked, Activity.RESULT_OK, found);
         assertTrue(isShown(screen, R.id.asked));
+        await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
         drawWhole(screen, "join-compare-de");
     }
 
@@ -107,7 +127,8 @@ public class JoinTest extends ScreenRunner {
             String told = "This invite does not work: it is cut off, expired or used up. Ask for a new one.";
             await("that is said", () -> text(screen, R.id.message).equals(told));
             assertFalse(device().hasJoined());
-            screen.findViewById(R.id.other).performClick();
+            assertTrue("it is not joined by again", isShown(screen, R.id.spent) && !isShown(screen, R.id.asked));
+            screen.findViewById(R.id.spent_paste).performClick();
             assertFalse("the message goes with the invite", isShown(screen, R.id.message));
             typed(screen, registrar.invite('B'));
             screen.findViewById(R.id.join).performClick();
@@ -127,7 +148,9 @@ public class JoinTest extends ScreenRunner {
             screen.findViewById(R.id.join).performClick();
             String told = "Diese Einladung gilt nicht: Sie ist abgeschnitten, abgelaufen oder verbraucht. Bitten Sie um eine neue.";
             await("that is said", () -> text(screen, R.id.message).equals(told));
-            assertTrue("another try is possible", screen.findViewById(R.id.join).isEnabled());
+            assertTrue("another invite is all that helps", isShown(screen, R.id.spent) && !isShown(screen, R.id.asked));
+            screen.findViewById(R.id.spent_scan).performClick();
+            assertNotNull("it is scanned", Shadows.shadowOf(screen).getNextStartedActivityForResult());
             drawWhole(screen, "join-used-de");
         }
     }
@@ -145,11 +168,13 @@ public class JoinTest extends ScreenRunner {
     }
 
     @Test
-    public void nobodyAnswers() {
+    public void nobodyAnswers() throws IOException {
         Activity screen = opened();
         typed(screen, "mien://join?r=localhost:9" + PINS);
         screen.findViewById(R.id.join).performClick();
         await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.error_unreachable)));
+        assertTrue("the invite stays good", isShown(screen, R.id.join) && screen.findViewById(R.id.join).isEnabled());
+        draw(screen, "join-no-network");
     }
 
     private static Activity opened() {

@@ -229,7 +229,7 @@ public class PeopleTest extends ScreenRunner {
         draw(screen, "person");
         screen.findViewById(R.id.person_remove).performClick();
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
-        drawDialog(asks, "person-remove");
+        drawDialog(screen, asks, "person-remove");
         assertEquals("nothing is removed before the answer", 2, device().people().size());
         asks.getButton(AlertDialog.BUTTON_POSITIVE).performClick();
         await("the screen closes", screen::isFinishing);
@@ -254,6 +254,7 @@ public class PeopleTest extends ScreenRunner {
         screen.findViewById(R.id.delete_do).performClick();
         await("everything is deleted", () -> isShown(screen, R.id.deleted));
         assertEquals(screen.getString(R.string.deleted_never_joined), text(screen, R.id.deleted_text));
+        draw(screen, "deleted");
         assertFalse(Files.exists(home));
         assertNotEquals("a new phone begins", before, phone());
         assertFalse(phone().choices.welcomed());

@@ -60,7 +60,7 @@ public class SettingsTest extends ScreenRunner {
         assertTrue(choice(screen, 16).isChecked());
         choice(screen, 4).performClick();
         AlertDialog asks = ShadowAlertDialog.getLatestAlertDialog();
-        drawDialog(asks, "fewest-lower");
+        drawDialog(screen, asks, "fewest-lower");
         assertEquals("nothing is lowered before the answer", 16, phone().choices.of(Limit.FEWEST));
         asks.getButton(AlertDialog.BUTTON_NEGATIVE).performClick();
         await("it stays", () -> choice(screen, 16).isChecked());

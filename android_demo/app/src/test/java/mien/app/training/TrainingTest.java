@@ -20,6 +20,7 @@ import android.os.Looper;
 import android.os.PowerManager;
 import android.view.View;
 import android.view.ViewGroup;
+import android.widget.ProgressBar;
 import android.widget.Switch;
 import android.widget.TextView;
 import java.io.IOException;
@@ -36,10 +37,17 @@ import mien.app.ScreenRunner;
 import mien.client.ErrorCode;
 import mien.client.Inside;
 import mien.client.MienException;
+import mien.client.Vectors;
+import mien.client.model.ModelSpec;
+import mien.client.rounds.Event;
 import mien.client.rounds.Journal;
 import mien.client.rounds.Outcome;
 import mien.client.rounds.Outcomes;
 import mien.client.tasks.Agreement;
+import mien.client.tasks.ContributionLayout;
+import mien.client.tasks.Disclosure;
+import mien.client.tasks.TaskSpec;
+import mien.client.wire.Bytes;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
@@ -91,11 +99,72 @@ public class TrainingTest extends ScreenRunner {
         assertTrue(text(screen, R.id.training_text), text(screen, R.id.training_text).contains("the numbers of 24 phones"));
         assertEquals("Met", rowText(screen, R.id.training_facts, 0));
         assertEquals(screen.getString(R.string.unmetered_no), rowText(screen, R.id.training_facts, 1));
-        assertEquals("4.30 MB", rowText(screen, R.id.training_sent, 0));
-        assertTrue("the newest first", rowTitle(screen, R.id.training_past, 0).startsWith("Took part"));
-        String why = rowText(screen, R.id.training_past, 1);
-        assertTrue(why, why.contains("more than you agreed to") && why.contains("less than 16"));
         drawWhole(screen, "training");
+        ((ViewGroup) screen.findViewById(R.id.training_ways)).getChildAt(0).performClick();
+        String opened = Shadows.shadowOf(screen).getNextStartedActivity().getComponent().getClassName();
+        assertEquals(HistoryActivity.class.getName(), opened);
+        Activity past = history();
+        assertEquals("4.30 MB", rowText(past, R.id.training_sent, 0));
+        assertTrue("the newest first", rowTitle(past, R.id.training_past, 0).startsWith("Took part"));
+        String why = rowText(past, R.id.training_past, 1);
+        assertTrue(why, why.contains("more than you agreed to") && !why.contains("less than 16"));
+        assertFalse("the program's words are for whoever asks", isShown(past, R.id.training_words));
+        draw(past, "training-history");
+        past.findViewById(R.id.training_words_show).performClick();
+        assertTrue(isShown(past, R.id.training_words));
+        assertTrue(text(past, R.id.training_words).contains("less than 16"));
+        drawWhole(past, "training-history-words");
+    }
+
+    @Test
+    @Config(qualifiers = GERMAN)
+    public void aPhoneThatDidNothingYetSaysSo() throws IOException {
+        Activity past = history();
+        assertTrue(isShown(past, R.id.training_nothing));
+        assertFalse(isShown(past, R.id.training_diagnostics));
+        draw(past, "training-history-empty-de");
+    }
+
+    private static Activity history() {
+        Activity screen = Robolectric.buildActivity(HistoryActivity.class).setup().get();
+        await("it is read", () -> ((ViewGroup) screen.findViewById(R.id.training_sent)).getChildCount() > 0);
+        return screen;
+    }
+
+    @Test
+    public void aRoundUnderWayShowsItsStep() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        Disclosure told = disclosure();
+        // Not before a time that is near enough to be waited for: until then the round's thread says nothing more.
+        phone().choices.tryAgainAt(System.currentTimeMillis() + 290_000);
+        assertTrue(phone().training.startNow(context(), () -> {}));
+        await("it waits", () -> phone().training.stage() == R.string.stage_waiting);
+        for (Event event : new Event[] {Event.FETCHING, Event.TRAINING, Event.TRAINED, Event.UNCOSIGNED}) {
+            phone().training.on(event);
+        }
+        assertEquals("what belongs to no step leaves the one before", 3, phone().training.step());
+        phone().training.on(Event.KEYS);
+        phone().training.disclose(told);
+        Activity screen = opened();
+        assertEquals(screen.getString(R.string.training_runs), text(screen, R.id.training_state));
+        assertEquals("Step 3 of 5", text(screen, R.id.training_step));
+        assertEquals(3, ((ProgressBar) screen.findViewById(R.id.training_progress)).getProgress());
+        assertEquals(screen.getString(R.string.stage_keys), text(screen, R.id.training_text));
+        String sends = text(screen, R.id.training_told);
+        assertTrue(sends, sends.contains(told.numNumbers + " masked numbers, seen only in a sum over " + told.fewest));
+        assertFalse("nothing is waited for meanwhile", isShown(screen, R.id.training_waiting));
+        draw(screen, "training-round");
+        phone().training.stopAndWait();
+    }
+
+    /** Returns what leaves a phone for a task of the golden vectors. */
+    private static Disclosure disclosure() throws IOException {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        Vectors layouts = Vectors.load("golden/client/layouts.json");
+        ModelSpec spec = ModelSpec.parse(Bytes.utf8(layouts.at("spec_json").text()));
+        ContributionLayout layout = new ContributionLayout(spec.layout.part(Collections.singletonList("mix.*")));
+        return new Disclosure(new TaskSpec(Bytes.utf8(tasks.at(0).at("json").text())), layout, 4, 1);
     }
 
     @Test
@@ -103,11 +172,11 @@ public class TrainingTest extends ScreenRunner {
         joinAndEnrol();
         Path sums = Files.createDirectories(context().getNoBackupFilesDir().toPath().resolve("mien/sums"));
         Files.write(sums.resolve("sum-of-a-task"), new byte[] {'?'});
-        String one = rowText(opened(), R.id.training_sent, 2);
+        String one = rowText(history(), R.id.training_sent, 2);
         assertTrue(one, one.contains("of at most 24. Over one model the same pictures go into at most: 1 sum."));
         phone().choices.demand(Limit.PER_MODEL, 4);
         phone().choices.demand(Limit.PER_DAY, 96);
-        String more = rowText(opened(), R.id.training_sent, 2);
+        String more = rowText(history(), R.id.training_sent, 2);
         assertTrue(more, more.contains("of at most 96. Over one model the same pictures go into at most: 4 sums."));
     }
 
@@ -119,14 +188,16 @@ public class TrainingTest extends ScreenRunner {
         journal.note(Outcomes.enough(), NOON_MS + 3_600_000);
         Outcomes.lie(Inside.logFiles(device()), "the coordinator shows another log than before");
         Activity screen = opened();
-        assertEquals("The coordinator lied", rowTitle(screen, R.id.training_past, 0));
-        assertEquals("In enough sums for now", rowTitle(screen, R.id.training_past, 1));
-        String enough = rowText(screen, R.id.training_past, 1);
+        assertEquals("The coordinator lied", rowTitle(screen, R.id.training_lie, 0));
+        Activity past = history();
+        assertEquals("In enough sums for now", rowTitle(past, R.id.training_past, 0));
+        String enough = rowText(past, R.id.training_past, 0);
         assertTrue(enough, enough.contains("waits for the next model"));
-        String why = rowText(screen, R.id.training_past, 2);
-        assertTrue(why, why.contains("Nothing was trained") && why.contains("another log than before"));
+        String why = rowText(past, R.id.training_past, 1);
+        assertTrue(why, why.contains("Nothing was trained"));
+        assertTrue(text(past, R.id.training_words).contains("another log than before"));
         drawWhole(screen, "training-lie");
-        ((ViewGroup) screen.findViewById(R.id.training_past)).getChildAt(0).performClick();
+        ((ViewGroup) screen.findViewById(R.id.training_lie)).getChildAt(0).performClick();
         Intent[] started = new Intent[1];
         await("it asks by what", () -> (started[0] = Shadows.shadowOf(screen).getNextStartedActivity()) != null);
         Intent given = started[0].getParcelableExtra(Intent.EXTRA_INTENT);
@@ -223,8 +294,7 @@ public class TrainingTest extends ScreenRunner {
         Journal.Entry entry = Inside.journal(device()).entries().get(0);
         assertEquals(Outcome.Kind.NOT_NOW, entry.kind);
         assertEquals("charging, idle", entry.reason);
-        Activity screen = opened();
-        assertTrue(rowText(screen, R.id.training_past, 0).endsWith("Not on the charger.\nIn use."));
+        assertTrue(rowText(history(), R.id.training_past, 0).endsWith("Not on the charger.\nIn use."));
     }
 
     @Test

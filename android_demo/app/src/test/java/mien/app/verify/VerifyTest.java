@@ -89,6 +89,7 @@ public class VerifyTest extends ScreenRunner {
         assertEquals(screen.getString(R.string.verify_yes), text(screen, R.id.verify_answer_title));
         assertEquals(screen.getString(R.string.verify_this_is, "Ada"), text(screen, R.id.verify_answer_text));
         assertNull("the camera is let go", camera[0].listener);
+        assertFalse("nothing is left to open", isShown(screen, R.id.verify_pin));
         draw(screen, "verify-yes");
         screen.findViewById(R.id.verify_next).performClick();
         assertTrue(screen.isFinishing());
@@ -191,6 +192,8 @@ public class VerifyTest extends ScreenRunner {
         await("it is told", () -> text(screen, R.id.verify_answer_text).equals(told));
         assertEquals(Activity.RESULT_OK, Shadows.shadowOf(screen).getResultCode());
         assertEquals(0, lockout().failures());
+        assertFalse("no face was looked at", isShown(screen, R.id.verify_liveness));
+        draw(screen, "verify-by-lock");
     }
 
     @Test

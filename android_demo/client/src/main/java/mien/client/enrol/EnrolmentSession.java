@@ -40,6 +40,17 @@ public final class EnrolmentSession {
             this.hint = hint;
         }
 
+        /** Returns what share of the pictures that are wanted in a pose was taken, 0 to 1. */
+        public float share(Pose of) {
+            return count(of, numTaken) / (float) count(of, numWanted);
+        }
+
+        /** Returns how many of so many pictures, one pose after the other, are in one pose. */
+        private static int count(Pose of, int number) {
+            int poses = Pose.values().length;
+            return (number - of.ordinal() + poses - 1) / poses;
+        }
+
         /** Returns whether every picture that is wanted was taken. */
         public boolean isComplete() {
             return numTaken == numWanted;
