@@ -23,6 +23,13 @@ public final class Rows {
         return this;
     }
 
+    /** Adds a way that must not be overlooked. */
+    public Rows alarm(CharSequence title, CharSequence text, Runnable action) {
+        way(title, text, action);
+        column.getChildAt(column.getChildCount() - 1).setBackgroundResource(R.drawable.card_danger);
+        return this;
+    }
+
     /** Adds a fact, with the mark that says how it stands (0: none); the text says it too. */
     public Rows fact(int mark, CharSequence title, CharSequence text) {
         View row = row(R.layout.fact, title, text);

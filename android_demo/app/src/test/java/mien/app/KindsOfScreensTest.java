@@ -7,6 +7,8 @@ import android.app.Activity;
 import android.view.View;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import mien.app.people.PeopleActivity;
 import mien.app.settings.SettingsActivity;
 import mien.app.training.TrainingActivity;
@@ -77,10 +79,21 @@ public class KindsOfScreensTest extends ScreenRunner {
 
     @Test
     public void whatIsNotReadYetIsSaidToBeUnderWay() throws IOException {
+        CountDownLatch turns = new CountDownLatch(1);
+        phone().work.run(() -> waited(turns), waited -> {}, error -> {});
         Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
         assertEquals("nothing was read on the main thread", home.getString(R.string.home_working), text(home, R.id.next_title));
         draw(home, "home-loading");
+        turns.countDown();
         await("then it is there", () -> isShown(home, R.id.next));
+    }
+
+    private static boolean waited(CountDownLatch latch) {
+        try {
+            return latch.await(2, TimeUnit.MINUTES);
+        } catch (InterruptedException error) {
+            throw new AssertionError(error);
+        }
     }
 
     @Test

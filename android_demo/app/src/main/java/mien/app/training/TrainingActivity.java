@@ -67,7 +67,7 @@ public final class TrainingActivity extends Screen {
         takesPart.setChecked(phone().choices.letsTrain());
         Rows lie = new Rows(findViewById(R.id.training_lie));
         if (!status.lies.isEmpty()) {
-            lie.way(getString(R.string.lie_title), getString(R.string.lie_text), this::handOn);
+            lie.alarm(getString(R.string.lie_title), getString(R.string.lie_text), this::handOn);
         }
     }
 

@@ -118,7 +118,7 @@ public class EnrolTest extends ScreenRunner {
         }
         await("it is stored", () -> isShown(screen, R.id.enrol_end));
         assertNull("the camera is let go", camera[0].listener);
-        assertFalse("training is on", isShown(screen, R.id.enrol_off) || isShown(screen, R.id.enrol_training));
+        assertFalse("training is on", isShown(screen, R.id.enrol_off));
         draw(screen, "enrol-done");
         Gallery.Person ada = device().people().get(0);
         assertEquals("Ada", ada.name);

@@ -26,6 +26,7 @@ import android.widget.TextView;
 import java.io.IOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.security.GeneralSecurityException;
 import java.time.Duration;
 import java.util.Arrays;
@@ -48,6 +49,7 @@ import mien.client.tasks.ContributionLayout;
 import mien.client.tasks.Disclosure;
 import mien.client.tasks.TaskSpec;
 import mien.client.wire.Bytes;
+import mien.client.wire.Json;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.RuntimeEnvironment;
@@ -160,11 +162,16 @@ public class TrainingTest extends ScreenRunner {
 
     /** Returns what leaves a phone for a task of the golden vectors. */
     private static Disclosure disclosure() throws IOException {
-        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
-        Vectors layouts = Vectors.load("golden/client/layouts.json");
+        Vectors tasks = golden("tasks.json").at("tasks");
+        Vectors layouts = golden("layouts.json");
         ModelSpec spec = ModelSpec.parse(Bytes.utf8(layouts.at("spec_json").text()));
         ContributionLayout layout = new ContributionLayout(spec.layout.part(Collections.singletonList("mix.*")));
         return new Disclosure(new TaskSpec(Bytes.utf8(tasks.at(0).at("json").text())), layout, 4, 1);
+    }
+
+    private static Vectors golden(String name) throws IOException {
+        Path file = Paths.get(System.getProperty("mien.root"), "tests/golden/client", name);
+        return Vectors.of(Json.parse(Files.readAllBytes(file), name));
     }
 
     @Test
