@@ -120,6 +120,8 @@ public final class JoinActivity extends Screen {
         findViewById(R.id.join).setEnabled(true);
         if (error.code() == ErrorCode.ALREADY_EXISTS) {
             complain(getText(R.string.join_other_fleet));
+        } else if (error.code() == ErrorCode.UNREACHABLE) {
+            complain(getText(R.string.join_no_answer)); // nothing joins by itself
         } else if (error.code() == ErrorCode.INVITE) {
             say(error);
             invite.setText(null);

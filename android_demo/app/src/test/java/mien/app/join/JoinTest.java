@@ -111,7 +111,7 @@ public class JoinTest extends ScreenRunner {
 
     /** Returns whether that is said; tries again where this machine was too busy to answer in time. */
     private static boolean isRefused(Activity screen) {
-        if (text(screen, R.id.message).equals(screen.getString(R.string.error_unreachable))) {
+        if (text(screen, R.id.message).equals(screen.getString(R.string.join_no_answer))) {
             screen.findViewById(R.id.join).performClick();
         }
         return text(screen, R.id.message).equals(screen.getString(R.string.error_fingerprint));
@@ -171,8 +171,9 @@ public class JoinTest extends ScreenRunner {
     public void nobodyAnswers() throws IOException {
         Activity screen = opened();
         typed(screen, "mien://join?r=localhost:9" + PINS);
+        await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
         screen.findViewById(R.id.join).performClick();
-        await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.error_unreachable)));
+        await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.join_no_answer)));
         assertTrue("the invite stays good", isShown(screen, R.id.join) && screen.findViewById(R.id.join).isEnabled());
         draw(screen, "join-no-network");
     }
