@@ -105,6 +105,9 @@ public class EnrolmentTest {
         assertEquals("nor is the other side", 1, look(session, -25, 2).numTaken);
         assertEquals("the left of a person is the picture's right", 2, look(session, 25, 1).numTaken);
         assertEquals(Pose.RIGHT, session.progress().pose);
+        assertEquals("of four pictures two are straight", 0.5f, session.progress().share(Pose.STRAIGHT), 0);
+        assertEquals(1f, session.progress().share(Pose.LEFT), 0);
+        assertEquals(0f, session.progress().share(Pose.RIGHT), 0);
         assertEquals(3, look(session, -25, 1).numTaken);
         Progress progress = look(session, 0, 1);
         assertTrue(progress.isComplete());
