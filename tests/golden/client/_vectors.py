@@ -246,9 +246,6 @@ REFUSED: Mapping[str, TaskSpec] = {
     ),
     "smaller sums than agreed to": replace(TASK, privacy=replace(TASK.privacy, min_cohort=3)),
     "a method that is not there": replace(TASK, method="fedaws"),
-    "a method that is not there, whose cohorts must include sources": replace(
-        TASK, method="fedfr_uda", cohort=replace(TASK.cohort, must_include=MustInclude())
-    ),
     "differential privacy by coins that nobody sees": replace(
         TASK,
         trainable=("mix.*",),
@@ -272,10 +269,12 @@ def tasks() -> Json:
         TASK, cohort=CohortSpec(size=20, min_reports=12, over_selection=1.3), privacy=replace(TASK.privacy, groups=3)
     )
     packed = replace(TASK, privacy=replace(TASK.privacy, ring_bits=24, coordinate_clip=0.3, l2_clip=3.3))
+    adapted = replace(TASK, method="fedfr_uda", cohort=replace(TASK.cohort, must_include=MustInclude()))
+    taken = (TASK, grouped, packed, replace(TASK, method="fedface"), adapted, *NOISY)
     ref = RoundRef("task-1", 3, 2)
     return {
         "agreed_min_cohort": 4,
-        "tasks": [_task(each, ref) for each in (TASK, grouped, packed, replace(TASK, method="fedface"), *NOISY)],
+        "tasks": [_task(each, ref) for each in taken],
         "refused": [{"why": why, "json": task_to_json(task).decode()} for why, task in REFUSED.items()],
     }
 
