@@ -373,7 +373,8 @@ public class KeyFaultsTest extends ScreenRunner {
         for (Fault fault : Fault.values()) {
             fail(fault, GALLERY);
             Activity home = Robolectric.buildActivity(MainActivity.class).setup().get();
-            await(fault + " is told", () -> !text(home, R.id.next_title).isEmpty());
+            String working = home.getString(R.string.home_working);
+            await(fault + " is told", () -> !text(home, R.id.next_title).equals(working));
             home.findViewById(R.id.next).performClick();
             Intent led = Shadows.shadowOf(home).getNextStartedActivity();
             boolean deletes = led != null && led.getComponent().getClassName().equals(DeleteActivity.class.getName());
