@@ -79,9 +79,9 @@ async def lying_reply(self: Side, device_id: str) -> Arrays:
     return {**reply, "class_embedding": np.ones(128, np.float32)} if lie_to(device_id).get("reply") else reply
 
 
-async def lying_proof(self: LogKeeper, position: int, first_size: int, limit_s: float) -> EntryProof:
+async def lying_proof(self: LogKeeper, *asked: Any) -> EntryProof:
     """Return a proof under another history of the log, signed by the log's own key."""
-    proof = await tell_proof(self, position, first_size, limit_s)
+    proof = await tell_proof(self, *asked)
     if not lie_to(caller().id).get("fork"):
         return proof
     (logged,) = await self._log(round_log.read, proof.position, 1)
