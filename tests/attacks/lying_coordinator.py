@@ -87,7 +87,7 @@ async def lying_proof(self: LogKeeper, *asked: Any) -> EntryProof:
     (logged,) = await self._log(round_log.read, proof.position, 1)
     leaves = [leaf_hash(b"another past"), leaf_hash(logged.entry.data)]
     text = Checkpoint(self._signer.key.name, 2, node_hash(*leaves)).text
-    return EntryProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [])
+    return EntryProof(str(Note(text, (self._signer.sign(text),))), 1, [leaves[0]], [], proof.entry)
 
 
 async def lying_entries(self: Attempt, change: RoundChange) -> tuple[LogEntry, ...]:
