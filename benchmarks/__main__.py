@@ -55,17 +55,19 @@ def ratios(result: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, f
 
 
 def agree(quick: Path, whole: Path) -> bool:
-    """Print each ratio that both folders have, and return whether all agree within `AGREES_WITHIN`."""
-    every = True
+    """Print each ratio that both folders have, and return whether there is one and all agree within `AGREES_WITHIN`."""
+    compared, every = 0, True
     for path in sorted(quick.glob("*.json")):
         if not (whole / path.name).is_file():
             continue
         first, second = (dict(ratios(json.loads((each / path.name).read_text("utf-8")))) for each in (quick, whole))
         for key in sorted(first.keys() & second.keys()):
             differs = abs(first[key] - second[key]) > AGREES_WITHIN * abs(second[key])
-            every &= not differs
+            compared, every = compared + 1, every and not differs
             print(f"{path.stem}: {key} {first[key]:.3g} quick, {second[key]:.3g} whole{', differs' * differs}")
-    return every
+    if not compared:
+        print(f"{quick} and {whole} have no ratio in common: name two folders that --run made", file=sys.stderr)
+    return every and compared > 0
 
 
 def main() -> None:

@@ -39,3 +39,8 @@ def test_ratios_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureF
         "device: a_ratio 1.05 quick, 1 whole",
         "device: step_over_torch.onnxruntime 2 quick, 1 whole, differs",
     ]
+
+
+def test_folders_without_a_ratio_in_common_do_not_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not program.agree(tmp_path / "mistyped", tmp_path)
+    assert "have no ratio in common" in capsys.readouterr().err
