@@ -8,6 +8,7 @@ are kept without its cosignature, and the newest is signed anew by all as soon a
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -62,12 +63,21 @@ class EntryProof:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A question about the log: how its entry is found, how many entries the phone saw, what to say of no entry."""
+    """A question about the log: how its entry is found, and how many entries the phone saw."""
 
     find: Callable[..., int | LoggedEntry | None]
     args: tuple[str | None, ...]
     first_size: int
-    lacking: str
+
+
+class _NoProof(enum.Enum):
+    """Why there is none: no entry, or no cosigned checkpoint that has it yet.
+
+    Answers, not errors: one that a question of a group raised would have every other one of it asked again alone.
+    """
+
+    NO_ENTRY = enum.auto()
+    NOT_YET = enum.auto()
 
 
 @dataclass
@@ -220,7 +230,7 @@ class LogKeeper:
         Raises NotFoundError where the log has no statement of the round.
         """
         lacking = "the log holds no statement of this round; it began before there was a log"
-        return await self._prove(_Wanted(round_log.position_of, ("round", subject), first_size, lacking), limit_s)
+        return await self._prove(_Wanted(round_log.position_of, ("round", subject), first_size), limit_s, lacking)
 
     async def prove_release(self, model_id: str, population: str | None, first_size: int, limit_s: float) -> EntryProof:
         """Return the proof of a model's newest release to a population, or to all, in the same way.
@@ -228,41 +238,43 @@ class LogKeeper:
         Raises NotFoundError where the log has no such release.
         """
         lacking = "the log holds no release of this model to this device's population"
-        return await self._prove(_Wanted(round_log.release_of, (model_id, population), first_size, lacking), limit_s)
+        return await self._prove(_Wanted(round_log.release_of, (model_id, population), first_size), limit_s, lacking)
 
-    async def _prove(self, wanted: _Wanted, limit_s: float) -> EntryProof:
+    async def _prove(self, wanted: _Wanted, limit_s: float, lacking: str) -> EntryProof:
         ends = self._clock.monotonic_s() + limit_s
         while True:
             left_s, count = ends - self._clock.monotonic_s(), self._cosigned.count
             is_last = self._cosigner is None or left_s <= 0
-            proof = await self._ask((wanted, is_last))
-            if proof is not None:
-                return proof
+            answer = await self._ask((wanted, is_last))
+            if answer is _NoProof.NO_ENTRY:
+                raise NotFoundError(lacking)
+            if isinstance(answer, EntryProof):
+                return answer
             self._wanted.beat()
             await self._cosigned.after(count, left_s)
 
-    def _answers(self, asked: Sequence[tuple[_Wanted, bool]]) -> list[EntryProof | None]:
+    def _answers(self, asked: Sequence[tuple[_Wanted, bool]]) -> list[EntryProof | _NoProof]:
         """Return the proofs that phones ask for at the same time, most of them one round's, by one transaction."""
 
-        def answers(db: sa.Connection) -> list[EntryProof | None]:
+        def answers(db: sa.Connection) -> list[EntryProof | _NoProof]:
             head = round_log.read_head(db)
             found = {each: self._answer(db, head, *each) for each in set(asked)}
             return [found[each] for each in asked]
 
         return self._store.round_log(answers)
 
-    def _answer(self, db: sa.Connection, head: LogHead, wanted: _Wanted, is_last: bool) -> EntryProof | None:
-        """Return a proof; None where that waits for a cosigned checkpoint, unless it `is_last`: by the log's own."""
+    def _answer(self, db: sa.Connection, head: LogHead, wanted: _Wanted, is_last: bool) -> EntryProof | _NoProof:
+        """Return a proof, or why there is none; one that `is_last` waits for no witness: the log signs alone."""
         found = wanted.find(db, *wanted.args)
         if found is None:
-            raise NotFoundError(wanted.lacking)
+            return _NoProof.NO_ENTRY
         position, entry = (found, b"") if isinstance(found, int) else (found.position, found.entry.data)
         if head.cosigned_size > max(position, wanted.first_size - 1):
             note, size = head.cosigned, head.cosigned_size
         elif is_last:
             note, size = self._own_note(db, head.size), head.size
         else:
-            return None
+            return _NoProof.NOT_YET
         return EntryProof(note, position, *self._proof(db, size, position, wanted.first_size), entry)
 
     def _own_note(self, db: sa.Connection, size: int) -> str:

@@ -141,10 +141,27 @@ def test_phones_that_ask_together_share_what_is_read(bench: Bench, monkeypatch: 
         for proof, (entry, first) in zip(proofs, asked, strict=True):
             checked(keeper, proof, entry, first, read(lambda db, first=first: round_log.root(db, first)))
         assert len(reads) <= 2
-        lost = keeper.prove(numbered(3).subject, 0, 30.0)
-        answers = await asyncio.gather(keeper.prove(numbered(2).subject, 0, 30.0), lost, return_exceptions=True)
-        assert isinstance(answers[0], EntryProof)
-        assert isinstance(answers[1], NotFoundError)
+
+    asyncio.run(story())
+
+
+def test_one_who_asks_for_what_is_not_there_costs_the_others_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A phone may name any model: its error must not have the questions of all others be asked again, one by one."""
+    reads = list[object]()
+
+    async def story() -> None:
+        keeper = bench.keeper(is_cosigned=False)
+        bench.append(numbered(1))
+        read = bench.store.round_log
+        monkeypatch.setattr(bench.store, "round_log", lambda call: [reads.append(call), read(call)][1])
+        asked = [keeper.prove(numbered(1).subject, 0, 30.0) for _ in range(20)]
+        lost = [keeper.prove(numbered(3).subject, 0, 30.0), keeper.prove_release("m" * 64, None, 0, 30.0)]
+        answers = await asyncio.gather(*asked[:10], *lost, *asked[10:], return_exceptions=True)
+        assert [type(each) for each in answers] == [EntryProof] * 10 + [NotFoundError] * 2 + [EntryProof] * 10
+        assert [str(each) for each in answers[10:12]] != [str(answers[10])] * 2, "each is told of what it asked for"
+        assert len(reads) <= 2
 
     asyncio.run(story())
 
