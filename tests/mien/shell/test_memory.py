@@ -52,7 +52,7 @@ def test_a_server_looks_for_cycles_rarely_and_not_among_what_stays() -> None:
         subprocess.run([sys.executable, "-c", LOOKS, *how], capture_output=True, text=True, check=True).stdout.split()
         for how in ([], ["rarely"])
     ]
-    assert int(printed[0][0]) > 10
+    assert int(printed[0][0]) > 0  # how often without it is the interpreter's matter: after 700 or 2,000 objects
     assert printed[1] == ["0", "True"]
 
 
