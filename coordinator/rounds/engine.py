@@ -229,6 +229,7 @@ class Engine:
         self.is_draining = False
         self._is_stopping = False
         self._held: set[_Held] = set()
+        self._held_labelled: set[_Held] = set()
 
     @property
     def waiting_check_ins(self) -> int:
@@ -408,6 +409,8 @@ class Engine:
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
         held = _Held(caller)
         self._held.add(held)
+        if caller.labelled:
+            self._held_labelled.add(held)
         try:
             while True:
                 self._check_here(caller.population)
@@ -430,6 +433,7 @@ class Engine:
             raise
         finally:
             self._held.discard(held)
+            self._held_labelled.discard(held)
 
     def _check_here(self, population: PopulationId) -> None:
         """Raise DrainingError or UnreachableError unless this process goes on with a population's tasks."""
@@ -513,7 +517,8 @@ class Engine:
                 fitting.append(cohort)
         for place_in_line, cohort in enumerate(fitting if len(fitting) > 1 else ()):
             spec = cohort.side.plan.task.cohort
-            there, labelled = self._num_there(cohort, spec.min_reports + 1, spec.min_labelled + 1)
+            there = self._num_there(cohort, spec.min_reports + 1)
+            labelled = self._num_there(cohort, spec.min_labelled + 1, labelled=True) if spec.min_labelled else 0
             if there >= spec.min_reports and labelled >= spec.min_labelled:
                 is_last = there == spec.min_reports or (caller.labelled and labelled == spec.min_labelled)
                 if is_new and place_in_line and is_last:
@@ -521,23 +526,21 @@ class Engine:
                 return cohort
         return fitting[0] if fitting else None
 
-    def _num_there(self, cohort: Cohort, most: int, most_labelled: int) -> tuple[int, int]:
-        """Return how many devices, and labelled ones, are candidates of a cohort, or wait for any and may be.
+    def _num_there(self, cohort: Cohort, most: int, *, labelled: bool = False) -> int:
+        """Return how many devices are candidates of a cohort, or wait for any and may be; counting ends at `most`.
 
-        Counting ends at `most` and `most_labelled`; where no labelled ones are needed, it is not of them.
+        Of `labelled` ones it looks at nobody else: where none is there, it would be at all that wait, at each check-in.
         """
         attempt, population = cohort.under_way, cohort.task.record.population
         there = set() if attempt is None else set(attempt.state.candidates)
-        labelled = set() if attempt is None else there & attempt.state.labelled
-        counts_labelled = most_labelled > 1
-        for held in self._held:
-            if len(there) >= most and (not counts_labelled or len(labelled) >= most_labelled):
+        if labelled and attempt is not None:
+            there &= attempt.state.labelled
+        for held in self._held_labelled if labelled else self._held:
+            if len(there) >= most:
                 break
             if held.caller.population == population and not held.stays_out and _is_for(held.caller, cohort):
                 there.add(held.caller.device_id)
-                if held.caller.labelled:
-                    labelled.add(held.caller.device_id)
-        return len(there), len(labelled)
+        return len(there)
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""

@@ -17,7 +17,9 @@ from structlog.testing import capture_logs
 
 from coordinator.home.config import EvaluationSets
 from coordinator.release.gates_worker import Gatekeeper
+from coordinator.rounds import engine
 from coordinator.rounds.closing import Stores
+from coordinator.rounds.cohort import Cohort
 from coordinator.rounds.engine import STAYS_OUT, Assigned, Caller, Engine, EngineSettings
 from coordinator.rounds.spool import Spool, SpoolFile
 from coordinator.rounds.states import ServerStates
@@ -789,6 +791,44 @@ def test_a_task_without_its_source_holds_nobody_whom_another_task_can_use(tmp_pa
             assert {each.name.task_id for each in answers} == {record.task_id}
 
     run(story())
+
+
+def test_while_no_source_is_there_a_check_in_does_not_look_at_all_that_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands may be held for a source that does not come, and each would look at all others."""
+    looked = list[Cohort]()
+
+    def is_for(caller: Caller, cohort: Cohort) -> bool:
+        looked.append(cohort)
+        return was_for(caller, cohort)
+
+    was_for = engine._is_for
+    monkeypatch.setattr(engine, "_is_for", is_for)
+
+    async def story() -> None:
+        async with rounds(tmp_path, hold_s=60.0) as house:
+            task = await house.submit(method="fedfr_uda", cohort=PAIR)
+            large = tiny_task("large", "p", model_id=MODEL, cohort=CohortSpec(size=50, min_reports=50))
+            await house.engine.submit(large, token="l", actor="alice")
+            (cohort,) = house.engine._tasks[task.task_id].cohorts
+            held = list[asyncio.Task[Assigned | Wait]]()
+            for number in range(20):
+                before = looked.count(cohort)
+                held.append(asyncio.create_task(house.engine.check_in(Caller(f"{number:032x}", "p"), limit_s=60.0)))
+                await until(lambda n=number: _num_candidates(cohort) == n + 1)  # type: ignore[misc]
+            assert looked.count(cohort) - before == 1, "whether it is for the last one itself"
+            assert isinstance(await house.engine.check_in(source(), limit_s=60.0), Assigned)
+            assert house.engine._held_labelled == set()
+            for each in held:
+                each.cancel()
+            await asyncio.wait(held)
+
+    run(story())
+
+
+def _num_candidates(cohort: Cohort) -> int:
+    return 0 if cohort.under_way is None else len(cohort.under_way.state.candidates)
 
 
 def test_a_source_that_the_task_keeps_out_is_no_source_of_its_round(tmp_path: Path) -> None:
