@@ -296,6 +296,7 @@ def _task(task: TaskSpec, ref: RoundRef) -> Json:
         "sha256": task_sha256(task),
         "smallest_sum": smallest_sum(task),
         "largest_sum": largest_group(task),
+        "sources": task.cohort.min_labelled,
         "numbers": _plain(numbers),
         "round": {"task_id": ref.task_id, "round": ref.round, "attempt": ref.attempt},
         "device": "ab" * 16,

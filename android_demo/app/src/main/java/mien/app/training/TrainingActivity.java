@@ -128,8 +128,14 @@ public final class TrainingActivity extends Screen {
         setVisible(R.id.training_told, runs && told != null);
         if (told != null) {
             String sends = getString(R.string.training_sends, Say.bytes(this, told.numBytes), told.numNumbers, told.fewest);
-            setText(R.id.training_told, sends + weights(told) + moments(told) + noise(told));
+            setText(R.id.training_told, sends + sources(told) + weights(told) + moments(told) + noise(told));
         }
+    }
+
+    /** Returns how many devices of the sum hide nobody from whoever runs them, where there are such. */
+    private String sources(Disclosure told) {
+        int others = told.fewest - told.sources;
+        return told.sources == 0 ? "" : "\n" + getString(R.string.training_sources, told.sources, others);
     }
 
     /** Returns what the coordinator's choice of weights can do, where it has one. */

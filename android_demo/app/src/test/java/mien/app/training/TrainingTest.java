@@ -137,7 +137,7 @@ public class TrainingTest extends ScreenRunner {
     public void aRoundUnderWayShowsItsStep() throws IOException, GeneralSecurityException {
         joinAndEnrol();
         at(true, true, false);
-        Disclosure told = disclosure();
+        Disclosure told = disclosure("\"min_reports\"");
         // Not before a time that is near enough to be waited for: until then the round's thread says nothing more.
         phone().choices.tryAgainAt(System.currentTimeMillis() + 290_000);
         assertTrue(phone().training.startNow(context(), () -> {}));
@@ -157,16 +157,25 @@ public class TrainingTest extends ScreenRunner {
         assertTrue(sends, sends.contains(told.numNumbers + " masked numbers, seen only in a sum over " + told.fewest));
         assertFalse("nothing is waited for meanwhile", isShown(screen, R.id.training_waiting));
         draw(screen, "training-round");
+        assertFalse(sends, sends.contains("labelled faces"));
+        phone().training.disclose(disclosure("\"must_include\""));
+        String besides = text(opened(), R.id.training_told);
+        assertTrue(besides, besides.contains("includes 1 or more devices with labelled faces"));
+        assertTrue(besides, besides.contains("the others hide among " + (told.fewest - 1) + "."));
         phone().training.stopAndWait();
     }
 
-    /** Returns what leaves a phone for a task of the golden vectors. */
-    private static Disclosure disclosure() throws IOException {
+    /** Returns what leaves a phone for the first task of the golden vectors that has a field. */
+    private static Disclosure disclosure(String field) throws IOException {
         Vectors tasks = golden("tasks.json").at("tasks");
         Vectors layouts = golden("layouts.json");
         ModelSpec spec = ModelSpec.parse(Bytes.utf8(layouts.at("spec_json").text()));
         ContributionLayout layout = new ContributionLayout(spec.layout.part(Collections.singletonList("mix.*")));
-        return new Disclosure(new TaskSpec(Bytes.utf8(tasks.at(0).at("json").text())), layout, 4, 1);
+        int number = 0;
+        while (!tasks.at(number).at("json").text().contains(field)) {
+            number++;
+        }
+        return new Disclosure(new TaskSpec(Bytes.utf8(tasks.at(number).at("json").text())), layout, 4, 1);
     }
 
     private static Vectors golden(String name) throws IOException {

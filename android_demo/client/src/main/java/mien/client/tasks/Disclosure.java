@@ -33,6 +33,11 @@ public final class Disclosure {
      */
     public final int worth;
     /**
+     * How many devices of the sum at least have labelled faces. Who runs them knows what they sent and can take it out of the
+     * sum: the others hide among as many fewer.
+     */
+    public final int sources;
+    /**
      * What the coordinator is shown besides. "class_moment": each person's template, multiplied with itself, is in a sum
      * that the coordinator opens; it tells nobody's template, but whether somebody whose face is known took part.
      */
@@ -64,6 +69,7 @@ public final class Disclosure {
         weight = trains ? Math.min(numImages, task.maxWeight) : 1;
         fewest = task.smallestSum;
         worth = fewest / Methods.phonesAsOne(task);
+        sources = task.sources;
         reveals = Collections.unmodifiableSet(new TreeSet<>(task.reveals));
         int[] measured = reveals.contains(Agreement.CLASS_MOMENT) ? toldApart(worth) : new int[2];
         toldApartPhones = measured[0];

@@ -45,6 +45,9 @@ public final class TaskSpec {
     /** The fewest devices whose sum may be opened, and the most that one sum can hold. */
     public final int smallestSum;
     public final int largestSum;
+    /** How many devices of a sum at least have labelled faces: an operator's, who can take them out of it again. */
+    public final int sources;
+
     final int groups;
     final double serverLr;
     final double serverMomentum;
@@ -83,7 +86,7 @@ public final class TaskSpec {
         int size = cohort.count("size", 1);
         int minReports = cohort.count("min_reports", 1);
         double overSelection = cohort.real("over_selection");
-        cohort.has("must_include"); // which devices a cohort waits for is the server's to see to
+        sources = cohort.has("must_include") ? sources(cohort.object("must_include")) : 0;
         cohort.end();
         Fields privacy = task.object("privacy");
         reveals = new HashSet<>(privacy.texts("reveals"));
@@ -96,7 +99,7 @@ public final class TaskSpec {
         ringBits = privacy.count("ring_bits", 1);
         groups = privacy.count("groups", 1);
         boolean canBe = isOverSelection(overSelection) && groups <= size && minReports <= size;
-        if (!canBe) {
+        if (!canBe || sources > (groups == 1 ? minReports : 0)) {
             throw refused("asks for another number of phones than there can be");
         }
         int numSelected = (int) Math.ceil(size * overSelection);
@@ -109,6 +112,12 @@ public final class TaskSpec {
         if (dp.isOn() && (maxWeight != 1 || trainable.isEmpty())) {
             throw refused("promises differential privacy with weights, or without saying what is trained");
         }
+    }
+
+    private static int sources(Fields mustInclude) {
+        int labelled = mustInclude.count("labelled", 1);
+        mustInclude.end();
+        return labelled;
     }
 
     private static boolean isOverSelection(double share) {

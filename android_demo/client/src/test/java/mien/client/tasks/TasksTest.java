@@ -40,6 +40,7 @@ public class TasksTest {
             assertArrayEquals(given.at("sha256").bytes(), task.sha256);
             assertEquals(given.at("smallest_sum").number(), task.smallestSum);
             assertEquals(given.at("largest_sum").number(), task.largestSum);
+            assertEquals(given.at("sources").number(), task.sources);
             NumberFormat numbers = task.numbers();
             Vectors expected = given.at("numbers");
             assertEquals(expected.at("frac_bits").number(), numbers.fracBits);
@@ -98,6 +99,7 @@ public class TasksTest {
             {"\"groups\":[0-9]+(.*)", "\"groups\":2$1", "\"over_selection\":[0-9.]+", "\"over_selection\":0.0"},
             {"\"over_selection\":[0-9.]+", "\"over_selection\":1e308"},
             {"\"min_reports\":[0-9]+", "\"min_reports\":2147483647"},
+            {"(\"min_reports\":([0-9]+))(,\"must_include\":[^}]*})?", "$1,\"must_include\":{\"labelled\":1$2}"},
         };
         for (int i = 0; i < tasks.size(); i++) {
             for (String[] change : changes) {
