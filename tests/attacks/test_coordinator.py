@@ -12,7 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mien.errors import BY_CODE, CorruptDataError, LateError, MienError, NotFoundError, ProtocolError
+from mien.errors import (
+    BY_CODE,
+    CorruptDataError,
+    LateError,
+    MienError,
+    NotFoundError,
+    PermissionDeniedError,
+    ProtocolError,
+)
 from mien.protocol.status import CODE_KEY
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, MustInclude
@@ -238,6 +246,25 @@ def test_an_upload_that_drips_ends_with_its_round(attacked: FakeFleet) -> None:
                 assert (await device.upload(ref, contribution(task, i))).accepted
             assert (await devices[1].until(ref)).num_reports == 3
             assert isinstance(await raised(asyncio.wait_for(dripping, 60.0)), LateError)
+
+    run(story())
+
+
+def test_no_method_answers_whom_its_service_is_not_for(attacked: FakeFleet) -> None:
+    """Each method is guarded by itself, so that one that was given to the server past its guards would be open."""
+
+    async def story() -> None:
+        services = {
+            name: each for file in (operator_pb2, rounds_pb2) for name, each in file.DESCRIPTOR.services_by_name.items()
+        }
+        assert {name: len(each.methods) > 10 for name, each in services.items()} == {"Operator": True, "Rounds": True}
+        mine = attacked.home.operator_credentials()
+        tls = grpc.ssl_channel_credentials(mine.ca_pem, mine.key_pem, mine.chain_pem)
+        async with attacked.devices("anybody", 1) as (device,), grpc.aio.secure_channel(attacked.address, tls) as other:
+            for service, channel in ((services["Operator"], device.channel), (services["Rounds"], other)):
+                for method in service.methods:
+                    replies = channel.unary_stream(f"/{service.full_name}/{method.name}")(b"")
+                    assert isinstance(await raised(answer(anext(aiter(replies)))), PermissionDeniedError), method.name
 
     run(story())
 
