@@ -223,13 +223,18 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
         "",
         summary(name),
         "",
-        f"`{result['command']}`, {result['machine']}, {result['commit'][:12]}.",
+        f"`{result['command']}`, {result['machine']}, {said_of_commit(result['commit'])}.",
     ]
-    if isinstance(result.get("reference"), str):
-        lines.append(f"Reference: {result['reference']}.")
+    lines += [f"{key.capitalize()}: {result[key]}." for key in ("protocol", "reference") if key in result]
     if rows:
         lines += ["", "| | measured | aim |", "|---|---|---|", *rows]
     return "\n".join([*lines, ""])
+
+
+def said_of_commit(commit: str) -> str:
+    """Return a commit in short, with the word that files differed from it where they did."""
+    hexadecimal, _, changed = commit.partition("-")
+    return f"{hexadecimal[:12]}{', changed' if changed else ''}"
 
 
 def value_at(result: Mapping[str, Any], key: str) -> Any:

@@ -16,6 +16,7 @@ from scripts.write_performance_pages import (
     measured,
     number,
     performance,
+    said_of_commit,
     size,
     summary,
     value_at,
@@ -55,6 +56,13 @@ def test_figures_lie_at_keys_and_places() -> None:
     result = {"rows": [{"cpu_s": 0.5}, {"cpu_s": 0.0}], "people": 3}
     assert [value_at(result, key) for key in ("people", "rows.1.cpu_s")] == [3, 0.0]
     assert [value_at(result, key) for key in ("persons", "rows.2.cpu_s", "rows.cpu_s", "people.0")] == [None] * 4
+
+
+def test_what_was_measured_of_changed_files_or_in_part_says_so() -> None:
+    assert said_of_commit(f"{'ab' * 20}") == "ab" * 6
+    assert said_of_commit(f"{'ab' * 20}-changed") == f"{'ab' * 6}, changed"
+    lfw = measured()["lfw"]
+    assert f"Protocol: {lfw['protocol']}." in performance({"lfw": lfw})
 
 
 @pytest.mark.parametrize("fleet", [10**6, 10**8])
