@@ -48,8 +48,8 @@ class Invite:
 
         scrypt over the registrar's fingerprint and then the coordinator's (64 bytes; salt "mien/v1/invite-code",
         N 2¹⁵, r 8, p 1), of which 16 bytes are taken as a big-endian number modulo 10¹². Another pair of authorities
-        with the code of a given one costs 10¹² tries on average, of 32 MiB each: too dear for whoever changes an
-        invite on its way (decision record 0112).
+        with the code of a given one costs 10¹² tries on average, of 32 MiB each: some ten thousand dollars on graphics
+        cards (decision record 0112).
         """
         both = bytes.fromhex(self.registrar_ca_sha256) + bytes.fromhex(self.coordinator_ca_sha256)
         drawn = Scrypt(salt=_CODE_LABEL, length=_CODE_BYTES, **_CODE_COST).derive(both)
