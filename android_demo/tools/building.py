@@ -1,7 +1,8 @@
-"""What the two builds share: running tools, shrinking, taking lambdas out, dexing."""
+"""What the builds share: running tools, shrinking, taking lambdas out, dexing, zips of the same bytes each time."""
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import subprocess
@@ -13,9 +14,11 @@ from pathlib import Path
 DEMO = Path(__file__).resolve().parents[1]
 OUT = DEMO / "tools" / "target"
 JARS = OUT / "jars"
+LIBRARY = OUT / "mien-client.aar"
 CONSUMER_RULES = DEMO / "client" / "src" / "main" / "resources" / "META-INF" / "proguard" / "mien-client.pro"
 # The client's tests name all of it; an app names what it uses.
 KEEP_ALL_OF_MIEN = "-keep class mien.client.** { *; }\n-keep class mien.e2e.** { *; }\n-keep class mien.v1.** { *; }"
+NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
 # ONNX Runtime for the JVM would report to its maker what the tests run, and overflow its stack on a long command line.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
@@ -71,14 +74,26 @@ def prepare() -> None:
     run("Tools", "mvn", "-B", "-q", "-T1", "-f", DEMO / "tools" / "pom.xml", "package")
 
 
+def zipped(target: Path | io.BytesIO, entries: dict[str, bytes], stored: tuple[str, ...] = ()) -> None:
+    """Write a zip whose order and times never change; what is in `stored` is not compressed."""
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in sorted(entries):
+            info = zipfile.ZipInfo(name, NEVER_CHANGES)
+            info.compress_type = zipfile.ZIP_STORED if name in stored else zipfile.ZIP_DEFLATED
+            archive.writestr(info, entries[name])
+
+
 def classes_of(*modules: tuple[str, str]) -> list[str]:
     """Return folders of compiled classes, by module and kind."""
     return [str(DEMO / name / "target" / kind) for name, kind in modules]
 
 
-def dex(source: list[str], beside: list[str], *more_rules: str) -> Path:
-    """Return classes.dex of jars and folders of classes, shrunk; ends the program if a lambda was left in."""
-    rules = "".join(path.read_text() for path in (CONSUMER_RULES, DEMO / "tools" / "shrink.pro"))
+def dex(source: list[str], beside: list[str], *more_rules: str, asked: Path = CONSUMER_RULES) -> Path:
+    """Return classes.dex of jars and folders of classes, shrunk by what the client asks of apps and by more rules.
+
+    Ends the program if a lambda was left in.
+    """
+    rules = "".join(path.read_text() for path in (asked, DEMO / "tools" / "shrink.pro"))
     # In two steps: taking lambdas out of all of a library, before what is not used is gone, fails.
     proguard(source, OUT / "shrunk.jar", beside, rules, *more_rules)
     keep_all = ("-target 1.7", "-dontshrink", "-keep class ** { *; }")
