@@ -16,6 +16,8 @@ OUT = DEMO / "tools" / "target"
 JARS = OUT / "jars"
 LIBRARY = OUT / "mien-client.aar"
 CONSUMER_RULES = DEMO / "client" / "src" / "main" / "resources" / "META-INF" / "proguard" / "mien-client.pro"
+# Reached by name alone, whatever an app does with the client: gRPC's transport and ONNX Runtime's classes.
+REACHED = ("io/grpc/okhttp/OkHttpChannelProvider.class", "ai/onnxruntime/OrtSession.class")
 # The client's tests name all of it; an app names what it uses.
 KEEP_ALL_OF_MIEN = "-keep class mien.client.** { *; }\n-keep class mien.e2e.** { *; }\n-keep class mien.v1.** { *; }"
 NEVER_CHANGES = (1980, 1, 1, 0, 0, 0)
@@ -103,6 +105,21 @@ def dex(source: list[str], beside: list[str], *more_rules: str, asked: Path = CO
     if "invoke-custom" in run("dexdump", "dexdump", "-d", "classes.dex"):
         sys.exit("classes.dex makes lambdas when it runs, for which dx writes what Android cannot run")
     return OUT / "classes.dex"
+
+
+def require_reached(libraries: list[str]) -> set[str]:
+    """Return the names of what shrinking left; ends the program where that lacks what the client reaches by name."""
+    with zipfile.ZipFile(OUT / "plain.jar") as plain:
+        names = set(plain.namelist())
+    missing = [name for name in REACHED if name not in names]
+    if missing or not any("ManagedChannelProvider" in name for name in services(libraries)):
+        sys.exit(f"the client's rules let go of what it reaches by name: {', '.join(missing) or 'its services'}")
+    return names
+
+
+def methods(code: Path) -> int:
+    """Return how many methods a classes.dex defines or calls, by its header; one such file holds 65,536."""
+    return int.from_bytes(code.read_bytes()[0x58:0x5C], "little")
 
 
 def junit(what: str, start: list[object], classpath: list[str]) -> str:

@@ -20,13 +20,14 @@ from tests.helpers import ROOT
 TOOLS: Final = ROOT / "android_demo" / "tools"
 BUILT: Final = TOOLS / "target"
 APK: Final = BUILT / "mien-demo.apk"
+RELEASE: Final = BUILT / "mien-release.apk"
 MANIFEST: Final = ROOT / "android_demo" / "app" / "src" / "main" / "AndroidManifest.xml"
 
 if missing := subprocess.run(
     [TOOLS / "require", "--names"], capture_output=True, text=True, check=False
 ).stdout.strip():
     pytest.skip(f"the app's tools are missing: {missing}", allow_module_level=True)
-if not APK.is_file():
+if not (APK.is_file() and RELEASE.is_file()):
     pytest.skip("the app is not built: make android", allow_module_level=True)
 
 
@@ -35,15 +36,16 @@ def run(*command: object) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def verdict(apk: Path) -> tuple[int, str]:
+def verdict(*arguments: str | Path) -> tuple[int, str]:
     """Return the exit code of tools/verify_apk and what it said."""
-    done = subprocess.run([TOOLS / "verify_apk", apk], capture_output=True, text=True, timeout=240, check=False)
+    command = [TOOLS / "verify_apk", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     return done.returncode, done.stdout + done.stderr
 
 
-def signed(target: Path, changed: Mapping[str, bytes]) -> Path:
-    """Sign the app's entries, without its native code, with others added or in their place."""
-    with zipfile.ZipFile(APK) as old, zipfile.ZipFile(target.with_suffix(".zip"), "w") as new:
+def signed(target: Path, changed: Mapping[str, bytes], source: Path = APK) -> Path:
+    """Sign an app's entries, without its native code, with others added or in their place."""
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target.with_suffix(".zip"), "w") as new:
         kept = {name: old.read(name) for name in old.namelist() if not name.startswith(("lib/", "META-INF/"))}
         for name, data in (kept | dict(changed)).items():
             stored = zipfile.ZIP_STORED if name == "resources.arsc" else zipfile.ZIP_DEFLATED
@@ -75,7 +77,32 @@ def manifest_with(folder: Path, *edits: tuple[str, str]) -> bytes:
 def test_the_app_passes() -> None:
     code, told = verdict(APK)
     assert code == 0, told
-    assert re.search(r"mien-demo\.apk: \d+\.\d MB; .* \(arm64-v8a\)", told)
+    assert re.search(r"mien-demo\.apk: \d+\.\d MB, \d+,\d+ methods; .* \(arm64-v8a\)", told)
+
+
+def test_a_release_holds_no_tests_and_no_way_to_them() -> None:
+    code, told = verdict("--release", RELEASE)
+    assert code == 0, told
+    with zipfile.ZipFile(RELEASE) as apk:
+        assert not [name for name in apk.namelist() if "golden" in name or "tests" in name]
+        dex = apk.read("classes.dex")
+    assert b"mien.app.settings.SelfTestActivity" in dex  # the name by which settings look for it
+    for absent in (b"Lmien/app/settings/SelfTestActivity;", b"Lorg/junit/", b"JUnitCore"):
+        assert absent not in dex
+    dump = ["aapt", "dump", "xmltree", RELEASE, "AndroidManifest.xml"]
+    tree = subprocess.run(dump, capture_output=True, text=True, check=True).stdout
+    assert "SettingsActivity" in tree
+    assert "SelfTestActivity" not in tree
+
+
+def test_an_app_with_tests_is_no_release(tmp_path: Path) -> None:
+    code, told = verdict("--release", APK)
+    assert code == 1
+    assert "holds tests in classes.dex: ['Ljunit/" in told
+    fed = signed(tmp_path / "fed.apk", {"assets/golden/client/noise.json": b"{}"}, source=RELEASE)
+    code, told = verdict("--release", fed)
+    assert code == 1
+    assert "holds what the client's tests read" in told
 
 
 def test_a_changed_byte_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import android.view.View;
 import java.io.IOException;
 import java.security.GeneralSecurityException;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import mien.app.people.PeopleActivity;
 import mien.app.settings.SettingsActivity;
 import mien.app.training.TrainingActivity;
@@ -86,14 +85,6 @@ public class KindsOfScreensTest extends ScreenRunner {
         draw(home, "home-loading");
         turns.countDown();
         await("then it is there", () -> isShown(home, R.id.next));
-    }
-
-    private static boolean waited(CountDownLatch latch) {
-        try {
-            return latch.await(2, TimeUnit.MINUTES);
-        } catch (InterruptedException error) {
-            throw new AssertionError(error);
-        }
     }
 
     @Test

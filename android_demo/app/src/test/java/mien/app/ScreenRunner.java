@@ -22,6 +22,8 @@ import java.security.GeneralSecurityException;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import mien.client.Device;
 import mien.client.enrol.Lockout;
@@ -81,6 +83,15 @@ public abstract class ScreenRunner {
         await("it is done beside the main thread", () -> !thread.isAlive());
         if (failed[0] != null) {
             throw failed[0];
+        }
+    }
+
+    /** Keeps a thread of the app's busy until a test lets it go on. */
+    protected static boolean waited(CountDownLatch latch) {
+        try {
+            return latch.await(PATIENCE_MS, TimeUnit.MILLISECONDS);
+        } catch (InterruptedException error) {
+            throw new AssertionError(error);
         }
     }
 

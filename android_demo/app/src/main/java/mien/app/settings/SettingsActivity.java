@@ -26,14 +26,19 @@ import mien.client.wire.Texts;
 /** Which fleet, which model with which thresholds and where those come from, what was agreed to, and what this app is. */
 public final class SettingsActivity extends Screen {
     private static final int SHORT = 12;
+    /** By its name, for a release does not hold it. */
+    private static final String CHECK = "mien.app.settings.SelfTestActivity";
 
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
         show(R.layout.settings, R.string.settings_title);
-        new Rows(findViewById(R.id.settings_app))
-                .way(getString(R.string.self_test_title), getString(R.string.self_test_way), () -> open(SelfTestActivity.class))
-                .way(getString(R.string.licences_title), getString(R.string.licences_way), () -> open(LicencesActivity.class))
+        Rows app = new Rows(findViewById(R.id.settings_app));
+        Intent check = new Intent().setClassName(this, CHECK);
+        if (check.resolveActivityInfo(getPackageManager(), 0) != null) {
+            app.way(getString(R.string.self_test_title), getString(R.string.self_test_way), () -> startActivity(check));
+        }
+        app.way(getString(R.string.licences_title), getString(R.string.licences_way), () -> open(LicencesActivity.class))
                 .fact(0, getString(R.string.language), getString(R.string.language_text))
                 .fact(0, getString(R.string.version), version());
     }

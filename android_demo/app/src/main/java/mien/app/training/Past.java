@@ -48,10 +48,23 @@ final class Past {
                 lines.add(missing(context, entry.reason));
                 break;
             default:
-                lines.add(Sentences.of(context.getResources(), ErrorCode.of(entry.code)));
+                lines.add(why(context, ErrorCode.of(entry.code)));
                 break;
         }
         return String.join("\n", lines);
+    }
+
+    /** Returns what kept a round from ending; of all that is asked of others, rounds alone are tried again by themselves. */
+    private static String why(Context context, ErrorCode code) {
+        switch (code) {
+            case UNREACHABLE:
+                return context.getString(R.string.past_unreachable);
+            case DRAINING:
+            case RATE_LIMITED:
+                return context.getString(R.string.past_busy);
+            default:
+                return Sentences.of(context.getResources(), code);
+        }
     }
 
     /** Returns what the program itself said, with its time, for whoever has to mend it; nothing where all went well. */

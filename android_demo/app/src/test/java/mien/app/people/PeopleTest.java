@@ -24,7 +24,6 @@ import java.security.GeneralSecurityException;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.concurrent.CountDownLatch;
-import java.util.concurrent.TimeUnit;
 import mien.app.Extras;
 import mien.app.MainActivity;
 import mien.app.OwnersScreen;
@@ -292,14 +291,6 @@ public class PeopleTest extends ScreenRunner {
         phone().choices.agree(true, false);
         Activity later = Robolectric.buildActivity(DeleteActivity.class).setup().get();
         assertTrue("whoever begins anew may delete anew", isShown(later, R.id.delete_asking));
-    }
-
-    private static boolean waited(CountDownLatch latch) {
-        try {
-            return latch.await(2, TimeUnit.MINUTES);
-        } catch (InterruptedException error) {
-            throw new AssertionError(error);
-        }
     }
 
     private static int enrol(String name, int pictures, boolean agrees) {

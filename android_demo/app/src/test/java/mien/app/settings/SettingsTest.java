@@ -7,6 +7,7 @@ import static org.junit.Assert.assertTrue;
 
 import android.app.Activity;
 import android.app.AlertDialog;
+import android.content.ComponentName;
 import android.content.Intent;
 import android.view.View;
 import android.view.ViewGroup;
@@ -169,6 +170,28 @@ public class SettingsTest extends ScreenRunner {
         assertTrue(licences.getChildCount() >= 8);
         assertEquals("ONNX Runtime", part(screen, R.id.licences, 0, R.id.row_title));
         drawWhole(screen, "licences");
+    }
+
+    @Test
+    public void lookingForTheNewestWithoutANetworkPromisesNothing() throws IOException, GeneralSecurityException {
+        join();
+        Activity screen = opened();
+        ViewGroup model = screen.findViewById(R.id.settings_model);
+        await("the newest can be looked for", () -> model.getChildCount() > 1);
+        model.getChildAt(model.getChildCount() - 1).performClick();
+        String said = "No answer. Check the network, then try again.";
+        await("nobody answers", () -> text(screen, R.id.message).equals(said));
+    }
+
+    @Test
+    public void thePhoneIsCheckedWhereTheAppHoldsTheTests() {
+        Activity screen = opened();
+        assertEquals(screen.getString(R.string.self_test_title), part(screen, R.id.settings_app, 0, R.id.row_title));
+        ((ViewGroup) screen.findViewById(R.id.settings_app)).getChildAt(0).performClick();
+        ComponentName check = Shadows.shadowOf(screen).getNextStartedActivity().getComponent();
+        assertEquals(SelfTestActivity.class.getName(), check.getClassName());
+        Shadows.shadowOf(screen.getPackageManager()).removeActivity(check); // as a release has it
+        assertEquals(screen.getString(R.string.licences_title), part(opened(), R.id.settings_app, 0, R.id.row_title));
     }
 
     private static Activity opened() {

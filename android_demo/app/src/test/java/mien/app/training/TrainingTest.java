@@ -127,6 +127,18 @@ public class TrainingTest extends ScreenRunner {
         draw(past, "training-history-empty-de");
     }
 
+    @Test
+    public void roundsThatNobodyAnsweredAreTriedAgainByThemselves() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        Inside.journal(device()).note(Outcomes.refused("unreachable", "no answer"), NOON_MS);
+        Inside.journal(device()).note(Outcomes.refused("rate_limited", "later"), NOON_MS + 1);
+        Activity past = history();
+        for (int row = 0; row < 2; row++) {
+            String why = rowText(past, R.id.training_past, row);
+            assertTrue(why, why.endsWith("by itself."));
+        }
+    }
+
     private static Activity history() {
         Activity screen = Robolectric.buildActivity(HistoryActivity.class).setup().get();
         await("it is read", () -> ((ViewGroup) screen.findViewById(R.id.training_sent)).getChildCount() > 0);
