@@ -99,7 +99,7 @@ tune: $(STAMP) ## The slow measurement behind decision record 0010 (about two ho
 
 android: $(STAMP) ## Build the JVM client and the app, and test both, also by the code that is in the app (android_demo/README.md)
 	@android_demo/tools/require
-	cd android_demo && mvn -B -q -T1 package && tools/build_apk --release && tools/build_apk && tools/build_aar
+	cd android_demo && mvn -B -q -T1 -Plibrary package && tools/build_apk --release && tools/build_apk && tools/build_aar
 	cd android_demo && tools/build_sample && tools/draw_screens && tools/dex_roundtrip
 	MIEN_PHONE_CLASSPATH="$$(cat android_demo/tools/target/classpath.txt)" \
 		$(PYTEST) -q tests/android tests/golden/client $(ARGS)

@@ -26,7 +26,7 @@ ANDROID: Final = "{http://schemas.android.com/apk/res/android}"
 JAVA_8: Final = 52
 NEVER_CHANGES: Final = (1980, 1, 1, 0, 0, 0)
 
-if not AAR.is_file():
+if not AAR.is_file() or not [*CLASSES.parent.glob("mien-client-*-javadoc.jar")]:
     pytest.skip("the library is not built: make android", allow_module_level=True)
 
 
@@ -87,6 +87,22 @@ def test_another_build_of_the_same_classes_makes_the_same_bytes(tmp_path: Path) 
             archive.writestr(zipfile.ZipInfo(name, (2001, 2, 3, 4, 5, 6)), data)
     subprocess.run([sys.executable, tools / "build_aar"], check=True, capture_output=True, timeout=240)
     assert (tools / "target" / AAR.name).read_bytes() == AAR.read_bytes()
+
+
+def test_sources_and_javadoc_are_of_all_of_the_client() -> None:
+    """As Maven installs them beside the jar; Javadoc has a page for each public class."""
+    (sources,) = CLASSES.parent.glob("mien-client-*-sources.jar")
+    (pages,) = CLASSES.parent.glob("mien-client-*-javadoc.jar")
+    java = DEMO / "client" / "src" / "main" / "java"
+    written = {path.relative_to(java).as_posix(): path.read_bytes() for path in java.rglob("*.java")}
+    with zipfile.ZipFile(sources) as archive:
+        packed = {name: archive.read(name) for name in archive.namelist() if name.endswith(".java")}
+    assert {name: packed.get(name) for name in written} == written
+    public = {name for name, text in written.items() if re.search(rb"^public ", text, re.MULTILINE)}
+    with zipfile.ZipFile(pages) as archive:
+        missing = {name.replace(".java", ".html") for name in public} - set(archive.namelist())
+    assert len(public) > 100
+    assert not missing
 
 
 def test_the_readme_names_what_the_client_needs_beside_it() -> None:
