@@ -89,7 +89,7 @@ def test_a_release_holds_no_tests_and_no_way_to_them() -> None:
     assert b"mien.app.settings.SelfTestActivity" in dex  # the name by which settings look for it
     for absent in (b"Lmien/app/settings/SelfTestActivity;", b"Lorg/junit/", b"JUnitCore"):
         assert absent not in dex
-    dump = ["aapt", "dump", "xmltree", RELEASE, "AndroidManifest.xml"]
+    dump = ["aapt", "dump", "xmltree", str(RELEASE), "AndroidManifest.xml"]
     tree = subprocess.run(dump, capture_output=True, text=True, check=True).stdout
     assert "SettingsActivity" in tree
     assert "SelfTestActivity" not in tree
