@@ -2,11 +2,11 @@ package mien.client.wire;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.TreeMap;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
@@ -67,13 +67,12 @@ public final class Safetensors {
         byte[] json = new byte[(int) length];
         data.get(json);
         Map<?, ?> header = header(json, what);
-        TreeMap<Integer, Integer> ranges = new TreeMap<>();
+        List<int[]> ranges = new ArrayList<>();
         for (Map.Entry<?, ?> each : header.entrySet()) {
             if (!METADATA.equals(each.getKey())) {
                 Fields fields = Fields.of(each.getValue(), what);
-                Tensor tensor = parsed.tensor(fields, data, start);
-                parsed.tensors.put((String) each.getKey(), tensor);
-                parsed.note(fields, tensor, ranges);
+                parsed.tensors.put((String) each.getKey(), parsed.tensor(fields, data, start));
+                ranges.add(range(fields));
             }
         }
         parsed.checkWhole(ranges, data.limit() - start);
@@ -115,23 +114,23 @@ public final class Safetensors {
         return new Tensor(type, shape, own.slice());
     }
 
-    /** Remembers which bytes are whose, but for a tensor without any; throws for two that begin alike. */
-    private void note(Fields fields, Tensor tensor, TreeMap<Integer, Integer> ranges) {
-        int begin = (int) (long) (Long) fields.list("data_offsets").get(0);
-        int size = tensor.data.remaining();
-        if (size > 0 && ranges.put(begin, begin + size) != null) {
-            throw damaged();
-        }
+    private static int[] range(Fields fields) {
+        List<?> offsets = fields.list("data_offsets");
+        return new int[] {(int) (long) (Long) offsets.get(0), (int) (long) (Long) offsets.get(1)};
     }
 
-    /** Throws where a byte belongs to two tensors or to none, which one program would read otherwise than another. */
-    private void checkWhole(TreeMap<Integer, Integer> ranges, int size) {
+    /**
+     * Throws where a byte belongs to two tensors or to none, and where a tensor without any lies inside another: what one
+     * program would read otherwise than another, or refuse.
+     */
+    private void checkWhole(List<int[]> ranges, int size) {
+        ranges.sort((one, other) -> one[0] == other[0] ? Integer.compare(one[1], other[1]) : Integer.compare(one[0], other[0]));
         int end = 0;
-        for (Map.Entry<Integer, Integer> each : ranges.entrySet()) {
-            if (each.getKey() != end) {
+        for (int[] each : ranges) {
+            if (each[0] != end) {
                 throw damaged();
             }
-            end = each.getValue();
+            end = each[1];
         }
         if (end != size) {
             throw damaged();

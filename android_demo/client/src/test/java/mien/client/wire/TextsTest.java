@@ -125,8 +125,9 @@ public class TextsTest {
     public void bytesOfTwoTensorsOrOfNone() {
         assertEquals(3, Safetensors.parse(twoTensors(0, 2, 2, 4), "it").get("b", "U8").data.get(0));
         assertEquals(1, Safetensors.parse(twoTensors(2, 4, 0, 2), "it").get("b", "U8").data.get(0));
-        assertEquals(0, Safetensors.parse(twoTensors(0, 4, 2, 2), "it").get("b", "U8").data.remaining());
-        int[][] wrong = {{0, 3, 2, 4}, {0, 4, 0, 4}, {0, 4, 1, 2}, {0, 1, 2, 4}, {1, 2, 2, 4}, {0, 1, 1, 3}};
+        assertEquals(0, Safetensors.parse(twoTensors(0, 4, 0, 0), "it").get("b", "U8").data.remaining());
+        assertEquals(0, Safetensors.parse(twoTensors(0, 4, 4, 4), "it").get("b", "U8").data.remaining());
+        int[][] wrong = {{0, 4, 2, 2}, {0, 3, 2, 4}, {0, 4, 0, 4}, {0, 4, 1, 2}, {0, 1, 2, 4}, {1, 2, 2, 4}, {0, 1, 1, 3}};
         for (int[] each : wrong) {
             byte[] blob = twoTensors(each[0], each[1], each[2], each[3]);
             Raised.by(ErrorCode.CORRUPT_DATA, Arrays.toString(each), () -> Safetensors.parse(blob, "it"));
