@@ -48,9 +48,9 @@ def others(story: Story, tmp_path_factory: pytest.TempPathFactory) -> Iterator[l
         yield [*three, fourth, fifth]
 
 
-def take_part(phone: JvmDevice) -> dict[str, Any]:
+def take_part(phone: JvmDevice, **told: Any) -> dict[str, Any]:
     """Have a phone look for work until there was some, and return how that ended."""
-    while (outcome := phone.do("participate", **AGREED))["kind"] == "WAIT":
+    while (outcome := phone.do("participate", **told, **AGREED))["kind"] == "WAIT":
         pass
     return outcome
 
@@ -128,19 +128,66 @@ def test_a_phone_that_is_cancelled_goes_on_later(
             assert phone.do("status")["num_private_sums"] == 1
 
 
-def test_an_app_that_fails_keeps_nobody_waiting(story: Story, others: list[JvmDevice], tmp_path: Path) -> None:
-    """What the app throws while it is told what leaves is its own error; the round is tried again at once."""
+def test_a_phone_that_is_cancelled_while_it_waits_for_keys_keeps_nobody_waiting(
+    story: Story, others: list[JvmDevice], tmp_path: Path
+) -> None:
+    """Its keys are gone, and so is the round: the others hear of it at once, and not by a stage's deadline."""
+    go = tmp_path / "go"
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(1) as pool:
+        enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=64)))
+        with round_of_six(story, others[1:], "cancelled-waiting") as told:
+            # One phone keeps its keys back until the other was cancelled, which has sent its own by then.
+            held = pool.submit(take_part, others[0], at="keys", then=[{"do": "hold", "until": str(go)}])
+            try:
+                outcome = take_part(phone, at="keys", then=[{"do": "cancel", "after_ms": 1000}])
+            finally:
+                go.touch()
+            assert outcome["kind"] == "NOT_COUNTED", outcome
+            assert phone.do("status")["pending"] == ""
+            assert {each.result()["kind"] for each in [*told, held]} == {"NOT_COUNTED"}
+        all_count(phone, others)
+
+
+def all_count(phone: JvmDevice, others: list[JvmDevice]) -> None:
+    """Have a round that was aborted tried again, by all six."""
+    with ThreadPoolExecutor(len(others)) as pool:
+        told = [pool.submit(take_part, other) for other in others]
+        assert counted(take_part(phone))
+        assert all(counted(each.result()) for each in told)
+
+
+@pytest.mark.parametrize(
+    ("at", "how"), [("disclosure", "fail"), ("trained", "exhaust"), ("keys", "fail"), ("shares", "fail")]
+)
+def test_an_app_that_fails_keeps_nobody_waiting(
+    story: Story, others: list[JvmDevice], tmp_path: Path, at: str, how: str
+) -> None:
+    """What the app throws while it is told how a round goes is its own error; the round is tried again at once."""
     with JvmDevice(tmp_path / "home") as phone:
         enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=63)))
-        with round_of_six(story, others, "failing-app") as told:
-            while (answer := phone.answer("participate", at="disclosure", **AGREED)).get("kind") == "WAIT":
+        with round_of_six(story, others, f"failing-app-{at}") as told:
+            while (answer := phone.answer("participate", at=at, then=[{"do": how}], **AGREED)).get("kind") == "WAIT":
                 pass
             assert answer["error"] == "other", answer
             assert {each.result()["kind"] for each in told} == {"NOT_COUNTED"}
-        with ThreadPoolExecutor(len(others)) as pool:
-            told = [pool.submit(take_part, other) for other in others]
-            assert counted(take_part(phone))
+            if at in ("keys", "shares"):
+                assert take_part(phone)["kind"] == "NOT_COUNTED", "what was made goes with its keys"
+        all_count(phone, others)
+
+
+@pytest.mark.parametrize("at", ["uploaded", "consistency"])
+def test_an_app_that_fails_once_its_vector_is_in_counts(
+    story: Story, others: list[JvmDevice], tmp_path: Path, at: str
+) -> None:
+    """It cannot help to uncover the sum, and says so: the others end without it, and it hears that it counted."""
+    with JvmDevice(tmp_path / "home") as phone:
+        enrolled(phone, story, POPULATION, crops_file(tmp_path, "crops", made_up_crops(4, seed=65)))
+        with round_of_six(story, others, f"failing-in-{at}") as told:
+            while (answer := phone.answer("participate", at=at, then=[{"do": "fail"}], **AGREED)).get("kind") == "WAIT":
+                pass
+            assert answer["error"] == "other", answer
             assert all(counted(each.result()) for each in told)
+            assert counted(take_part(phone))
 
 
 @pytest.mark.parametrize("at", ["uploaded", "consistency", "unmask"])

@@ -40,12 +40,13 @@ public final class Participation implements Runnable {
     }
 
     /**
-     * Stops as soon as a step can be left: at once while it waits for others, after a step of training else. Of a phone whose
-     * vector is in, the coordinator is told first that it left, so that nobody waits for it; cancelling again ends that.
+     * Stops as soon as a step can be left: at once while it waits for others, after a step of training else. The coordinator
+     * is told first that it left, where others wait for it; cancelling again ends that.
      */
     public synchronized void cancel() {
+        boolean isAgain = cancelled;
         cancelled = true;
-        if (thread != null && !isComputing) {
+        if (thread != null && (isAgain || !isComputing)) {
             thread.interrupt();
         }
     }

@@ -179,6 +179,24 @@ public class ParticipationTest {
     }
 
     @Test
+    public void whoCancelsAgainWaitsForNoNetworkThatIsToHearOfIt() {
+        boolean[] interrupted = new boolean[1];
+        Participation[] round = new Participation[1];
+        round[0] =
+                new Participation(
+                        own -> {
+                            own.watching(new Deaf()).on(Event.TRAINING);
+                            round[0].cancel();
+                            round[0].cancel(); // training was left, and the coordinator, which is away, is being told
+                            interrupted[0] = Thread.currentThread().isInterrupted();
+                            return Outcome.notNow(Participation.CANCELLED);
+                        });
+        round[0].run();
+        assertTrue("no event says that training was left", interrupted[0]);
+        assertFalse(Thread.interrupted());
+    }
+
+    @Test
     public void whatIsCancelledOnceItIsKeptWaitsForNoNetwork() {
         boolean[] interrupted = new boolean[2];
         Participation[] round = new Participation[1];

@@ -5,6 +5,8 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.nio.file.Paths;
 import java.security.KeyPair;
 import java.util.ArrayList;
@@ -172,13 +174,41 @@ public final class Life {
             case "status":
                 return status(device.status());
             case "cancel":
-                round.cancel();
+                cancel(told.number("after_ms", 0));
+                return facts();
+            case "fail":
+                throw new IllegalStateException("the app's own fault");
+            case "exhaust":
+                throw new OutOfMemoryError("as of an app without any");
+            case "hold":
+                hold(Paths.get(told.text("until")));
                 return facts();
             case "halt":
                 Runtime.getRuntime().halt(9);
                 return facts();
             default:
                 return withPeople(told);
+        }
+    }
+
+    private void cancel(long afterMs) {
+        Participation now = round;
+        if (afterMs == 0) {
+            now.cancel();
+            return;
+        }
+        new Thread(
+                        () -> {
+                            Clock.system().sleep(afterMs);
+                            now.cancel();
+                        })
+                .start();
+    }
+
+    /** Keeps a round from going on until there is a file. */
+    private static void hold(Path until) {
+        while (!Files.exists(until)) {
+            Clock.system().sleep(20);
         }
     }
 
@@ -286,15 +316,17 @@ public final class Life {
         @Override
         public void disclose(Disclosure disclosure) {
             disclosed.add(disclosure.task);
-            if (at.equals("disclosure")) {
-                throw new IllegalStateException("the app's own fault");
-            }
+            doAt("disclosure");
         }
 
         @Override
         public void on(Event event) {
             String word = event.word();
             words.add(word);
+            doAt(word);
+        }
+
+        private void doAt(String word) {
             if (word.equals(at)) {
                 unmet.addAll(unmetThen);
                 then.forEach(this::answered);

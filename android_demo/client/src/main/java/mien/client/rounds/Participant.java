@@ -3,6 +3,7 @@ package mien.client.rounds;
 import java.math.BigInteger;
 import java.security.MessageDigest;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -56,6 +57,9 @@ public final class Participant {
 
     /** Before a hash of pictures that measure: sums of scores and sums of updates have no difference that tells of either. */
     private static final byte[] SCORES = Bytes.utf8("scores");
+
+    /** What a phone lacks whose thread was interrupted by something that its conditions do not know of. */
+    private static final List<String> INTERRUPTED = Collections.singletonList(ErrorCode.CANCELLED.code());
 
     private final CoordinatorClient client;
     private final Gallery gallery;
@@ -221,7 +225,7 @@ public final class Participant {
                 throw error;
             }
             return refuse(ref, error);
-        } catch (RuntimeException error) {
+        } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
             tellLeftFor(ref, error);
             throw error;
         }
@@ -477,6 +481,11 @@ public final class Participant {
                 throw error;
             }
             return refuse(pending.ref, error);
+        } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
+            if (attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
+                tellLeftFor(pending.ref, error); // its keys are gone; before them the next call goes on
+            }
+            throw error;
         }
     }
 
@@ -532,8 +541,9 @@ public final class Participant {
                         return ended[0] != null;
                     });
         } catch (MienException error) {
-            if (error.code() == ErrorCode.CANCELLED && counts[0] && !countedBefore) {
-                tellKeysEnd(pending.ref, part);
+            if (error.code() == ErrorCode.CANCELLED && !countedBefore) {
+                List<String> unmet = conditions.unmet();
+                return stopped(pending, part, counts[0], unmet.isEmpty() ? INTERRUPTED : unmet);
             }
             throw error;
         } finally {
@@ -679,10 +689,10 @@ public final class Participant {
     }
 
     /** Tells the coordinator not to wait for a device whose listener, or whose program, failed; that is what is said. */
-    private void tellLeftFor(RoundRef ref, RuntimeException failed) {
+    private void tellLeftFor(RoundRef ref, Throwable failed) {
         try {
             tellLeft(ref, ErrorCode.OTHER);
-        } catch (RuntimeException second) {
+        } catch (RuntimeException | OutOfMemoryError | StackOverflowError second) {
             failed.addSuppressed(second);
         }
     }
