@@ -13,6 +13,7 @@ import android.widget.ScrollView;
 import android.widget.TextView;
 import android.window.OnBackInvokedCallback;
 import android.window.OnBackInvokedDispatcher;
+import java.util.function.BiConsumer;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
 import mien.client.MienException;
@@ -21,10 +22,20 @@ import mien.client.MienException;
 public abstract class Screen extends Activity {
     private Runnable insteadOfBack;
     private Object backGesture;
+    private UnderWay underWay;
+
+    /** What is under way, and the screen that hears of it: the next one of its kind once this was turned. */
+    private static final class UnderWay {
+        Screen screen;
+    }
 
     @Override
     protected void onCreate(Bundle saved) {
         super.onCreate(saved);
+        underWay = (UnderWay) getLastNonConfigurationInstance();
+        if (underWay != null) {
+            underWay.screen = this;
+        }
         if (showsFaces()) {
             getWindow().addFlags(WindowManager.LayoutParams.FLAG_SECURE);
         }
@@ -153,6 +164,38 @@ public abstract class Screen extends Activity {
     /** The same for a job that asks the network. */
     protected final <T> void ask(Supplier<T> job, Consumer<T> done, Consumer<MienException> failed) {
         phone().work.ask(job, whileHere(done), whileHere(failed));
+    }
+
+    /**
+     * Does a job that takes long, beside what other screens ask for; whichever screen shows it at its end, this one or the one
+     * that came when it was turned, is told of that. One at a time.
+     */
+    protected final <T> void keepOn(
+            Supplier<T> job, BiConsumer<Screen, T> done, BiConsumer<Screen, MienException> failed) {
+        UnderWay begun = new UnderWay();
+        begun.screen = this;
+        underWay = begun;
+        phone().work.ask(job, atEndOf(begun, done), atEndOf(begun, failed));
+    }
+
+    private static <T> Consumer<T> atEndOf(UnderWay begun, BiConsumer<Screen, T> action) {
+        return value -> {
+            Screen screen = begun.screen;
+            screen.underWay = null;
+            if (!screen.isDestroyed()) {
+                action.accept(screen, value);
+            }
+        };
+    }
+
+    /** Returns whether something was begun by {@link #keepOn}, also before the screen was turned, and goes on. */
+    protected final boolean isUnderWay() {
+        return underWay != null;
+    }
+
+    @Override
+    public final Object onRetainNonConfigurationInstance() {
+        return underWay;
     }
 
     private <T> Consumer<T> whileHere(Consumer<T> action) {

@@ -95,6 +95,13 @@ public abstract class ScreenRunner {
         }
     }
 
+    /** Keeps what the app does on its thread for the network, and what takes long, from beginning; returns what lets it begin. */
+    protected static Runnable hold() {
+        CountDownLatch go = new CountDownLatch(1);
+        phone().work.ask(() -> waited(go), went -> {}, error -> {});
+        return go::countDown;
+    }
+
     protected static void settle() {
         beside(() -> phone().settle(RuntimeEnvironment.getApplication()));
     }

@@ -5,7 +5,9 @@ import android.os.Bundle;
 import android.view.View;
 import android.widget.Button;
 import android.widget.EditText;
+import android.widget.TextView;
 import mien.app.Extras;
+import mien.app.Phone;
 import mien.app.R;
 import mien.app.Screen;
 import mien.app.Sentences;
@@ -18,6 +20,10 @@ import mien.client.wire.Invite;
 /** Joining by an invite, pasted or scanned; whom it names is shown before anything is sent. */
 public final class JoinActivity extends Screen {
     private static final int SCAN = 1;
+    private static final String STEP = "step";
+    private static final String JOINED = "joined";
+    private static final int[] STEPS = {R.id.asking, R.id.asked, R.id.spent, R.id.joined};
+
     private EditText invite;
     private Invite compared;
 
@@ -34,6 +40,36 @@ public final class JoinActivity extends Screen {
         onClick(R.id.spent_scan, this::scan);
         onClick(R.id.whole, () -> showFingerprints(!isShown(R.id.fingerprints)));
         onClick(R.id.done, this::finish);
+    }
+
+    @Override
+    protected void onSaveInstanceState(Bundle saved) {
+        super.onSaveInstanceState(saved);
+        for (int i = 0; i < STEPS.length; i++) {
+            if (isShown(STEPS[i])) {
+                saved.putInt(STEP, i);
+            }
+        }
+        saved.putCharSequence(JOINED, this.<TextView>findViewById(R.id.joined).getText());
+    }
+
+    /** Shows the step again that was shown before the screen was turned, and what goes on meanwhile. */
+    @Override
+    protected void onRestoreInstanceState(Bundle saved) {
+        super.onRestoreInstanceState(saved);
+        int shown = STEPS[saved.getInt(STEP)];
+        step(shown);
+        if (shown == R.id.asked) {
+            look();
+        }
+        if (shown == R.id.joined) {
+            setText(R.id.joined, saved.getCharSequence(JOINED));
+            setVisible(R.id.done, !isUnderWay());
+        }
+        if (isUnderWay()) {
+            setJoining(true);
+            say(getString(shown == R.id.joined ? R.string.join_fetching : R.string.join_working));
+        }
     }
 
     /** An invite lets whoever has it join first. */
@@ -73,7 +109,7 @@ public final class JoinActivity extends Screen {
     private void compare(Invite read, String code) {
         if (read == compared) {
             setText(R.id.code, code);
-            findViewById(R.id.join).setEnabled(true);
+            findViewById(R.id.join).setEnabled(!isUnderWay());
         }
     }
 
@@ -92,9 +128,19 @@ public final class JoinActivity extends Screen {
 
     private void join() {
         String url = text();
-        findViewById(R.id.join).setEnabled(false);
+        Phone phone = phone();
+        setJoining(true);
         say(getString(R.string.join_working));
-        ask(() -> phone().device().join(url), this::joined, this::failed);
+        keepOn(
+                () -> phone.device().join(url),
+                (screen, identity) -> ((JoinActivity) screen).joined(identity),
+                (screen, error) -> ((JoinActivity) screen).failed(error));
+    }
+
+    /** While it joins by one invite no other is looked at: what comes of it would be said of that. */
+    private void setJoining(boolean joins) {
+        findViewById(R.id.join).setEnabled(!joins);
+        findViewById(R.id.other).setEnabled(!joins);
     }
 
     private void joined(Identity identity) {
@@ -102,7 +148,11 @@ public final class JoinActivity extends Screen {
         setText(R.id.joined, getString(R.string.join_joined, identity.population));
         step(R.id.joined);
         say(getString(R.string.join_fetching));
-        ask(() -> phone().device().update(), changed -> ready(), this::withoutModel);
+        Phone phone = phone();
+        keepOn(
+                () -> phone.device().update(),
+                (screen, changed) -> ((JoinActivity) screen).ready(),
+                (screen, error) -> ((JoinActivity) screen).withoutModel(error));
     }
 
     private void ready() {
@@ -117,7 +167,7 @@ public final class JoinActivity extends Screen {
     }
 
     private void failed(MienException error) {
-        findViewById(R.id.join).setEnabled(true);
+        setJoining(false);
         if (error.code() == ErrorCode.ALREADY_EXISTS) {
             complain(getText(R.string.join_other_fleet));
         } else if (error.code() == ErrorCode.UNREACHABLE) {
@@ -137,7 +187,7 @@ public final class JoinActivity extends Screen {
     }
 
     private void step(int shown) {
-        for (int id : new int[] {R.id.asking, R.id.asked, R.id.spent, R.id.joined}) {
+        for (int id : STEPS) {
             setVisible(id, id == shown);
         }
     }

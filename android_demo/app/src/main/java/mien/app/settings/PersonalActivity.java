@@ -2,6 +2,7 @@ package mien.app.settings;
 
 import android.content.Intent;
 import mien.app.OwnersScreen;
+import mien.app.Phone;
 import mien.app.R;
 import mien.app.people.PeopleActivity;
 import mien.client.Device;
@@ -11,7 +12,6 @@ import mien.client.MienException;
 /** Fits the fleet's model to the people of this phone, on this phone alone, and goes back to the fleet's. */
 public final class PersonalActivity extends OwnersScreen {
     private boolean isOpen;
-    private boolean isFitting;
 
     @Override
     protected void open() {
@@ -26,13 +26,24 @@ public final class PersonalActivity extends OwnersScreen {
     @Override
     protected void onResume() {
         super.onResume();
-        if (isOpen && !isFitting) {
+        if (isOpen) {
             refresh();
         }
     }
 
     private void refresh() {
-        work(this::looked, Runnable::run);
+        if (isUnderWay()) {
+            showWorking();
+        } else {
+            work(this::looked, this::showUnlessWorking);
+        }
+    }
+
+    /** What was asked for before a fit began is not shown over it. */
+    private void showUnlessWorking(Runnable shown) {
+        if (!isUnderWay()) {
+            shown.run();
+        }
     }
 
     /** Returns what shows how things stand; beside the main thread. */
@@ -56,18 +67,27 @@ public final class PersonalActivity extends OwnersScreen {
         setVisible(R.id.personal_forget, isPersonal);
     }
 
-    /** Beside what the other screens ask for: it embeds all public faces of the model. */
-    private void fit() {
-        isFitting = true;
-        say((CharSequence) null);
-        showState(R.string.personal_working, R.string.personal_working_text, true, false);
-        setVisible(R.id.personal_do, false);
+    private void showWorking() {
+        showState(R.string.personal_working, R.string.personal_working_text, false, false);
+        setVisible(R.id.personal_people, false);
         setVisible(R.id.personal_progress, true);
-        ask(() -> phone().device().personalise().isUsed, this::fitted, this::failed);
+    }
+
+    /** Embeds all public faces of the model, too. */
+    private void fit() {
+        say((CharSequence) null);
+        Phone phone = phone();
+        keepOn(
+                () -> phone.device().personalise().isUsed,
+                (screen, isUsed) -> ((PersonalActivity) screen).fitted(isUsed),
+                (screen, error) -> ((PersonalActivity) screen).failed(error));
+        showWorking();
     }
 
     private void fitted(boolean isUsed) {
-        isFitting = false;
+        if (!isOpen) {
+            return; // its owner is being asked for; it shows how things stand once it opens
+        }
         if (isUsed) {
             refresh();
         } else {
@@ -76,7 +96,9 @@ public final class PersonalActivity extends OwnersScreen {
     }
 
     private void failed(MienException error) {
-        isFitting = false;
+        if (!isOpen) {
+            return;
+        }
         refresh();
         if (error.code() == ErrorCode.CONFIG) {
             complain(getText(R.string.personal_impossible));

@@ -1,10 +1,13 @@
 package mien.app.settings;
 
+import android.content.Context;
 import android.os.Bundle;
 import android.widget.ImageView;
 import java.io.IOException;
+import java.util.function.Consumer;
 import mien.app.R;
 import mien.app.Screen;
+import mien.client.MienException;
 import org.junit.runner.Result;
 
 /** The check that this phone can do its part: the client's own tests and vectors. */
@@ -14,13 +17,29 @@ public final class SelfTestActivity extends Screen {
         super.onCreate(saved);
         show(R.layout.self_test, R.string.self_test_title);
         onClick(R.id.self_test, this::check);
+        if (isUnderWay()) {
+            showWorking();
+        }
     }
 
     private void check() {
+        Context app = getApplicationContext();
+        keepOn(
+                () -> told(new SelfTest(app.getAssets(), app.getCacheDir())),
+                (screen, shown) -> shown.accept((SelfTestActivity) screen),
+                (screen, error) -> ((SelfTestActivity) screen).failed(error));
+        showWorking();
+    }
+
+    private void showWorking() {
         setWorking(true);
         setVisible(R.id.self_test_answer, false);
         say(getString(R.string.self_test_working));
-        work(() -> told(new SelfTest(getAssets(), getCacheDir())), Runnable::run);
+    }
+
+    private void failed(MienException error) {
+        setWorking(false);
+        say(error);
     }
 
     private void setWorking(boolean works) {
@@ -29,15 +48,15 @@ public final class SelfTestActivity extends Screen {
     }
 
     /** Returns what shows the answer; beside the main thread. */
-    private Runnable told(SelfTest test) {
+    private static Consumer<SelfTestActivity> told(SelfTest test) {
         try {
             Result done = test.run();
-            return () -> show(done);
+            return screen -> screen.show(done);
         } catch (IOException | ClassNotFoundException error) {
-            String text = getString(R.string.self_test_impossible, String.valueOf(error.getMessage()));
-            return () -> {
-                setWorking(false);
-                complain(text);
+            String why = String.valueOf(error.getMessage());
+            return screen -> {
+                screen.setWorking(false);
+                screen.complain(screen.getString(R.string.self_test_impossible, why));
             };
         }
     }

@@ -100,11 +100,15 @@ public final class Training implements Listener {
         return true;
     }
 
-    /** Stops as soon as a step can be left: at once while it waits for others, after a step of training else. */
+    /**
+     * Stops as soon as a step can be left: at once while it waits for others, after a step of training else. The coordinator
+     * is told first that it left, where others wait for it; stopping again ends that.
+     */
     public synchronized void stop() {
         if (thread != null) {
+            boolean isAgain = conditions.isStopped();
             conditions.stop();
-            if (!isComputing) {
+            if (isAgain || !isComputing) {
                 thread.interrupt();
             }
         }
@@ -201,7 +205,12 @@ public final class Training implements Listener {
         stage = Stages.sentence(event);
         int begun = Stages.step(event);
         step = begun == 0 ? step : begun;
-        isComputing = event.isComputing();
+        synchronized (this) {
+            isComputing = event.isComputing();
+            if (!isComputing && conditions.isStopped()) {
+                Thread.currentThread().interrupt(); // stopped while it computed, and about to wait
+            }
+        }
         changed();
     }
 

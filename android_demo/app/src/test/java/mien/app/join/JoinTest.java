@@ -23,6 +23,7 @@ import mien.client.wire.Invite;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 
 /** Joining, as far as it comes without a registrar: what an invite names, and what is said when it does not work. */
@@ -176,6 +177,48 @@ public class JoinTest extends ScreenRunner {
         await("that is said", () -> text(screen, R.id.message).equals(screen.getString(R.string.join_no_answer)));
         assertTrue("the invite stays good", isShown(screen, R.id.join) && screen.findViewById(R.id.join).isEnabled());
         draw(screen, "join-no-network");
+    }
+
+    @Test
+    public void whatIsComparedAndWhatIsUnderWayOutlivesTurning() throws IOException, GeneralSecurityException {
+        try (Registrar registrar = new Registrar()) {
+            registrar.expire('A');
+            ActivityController<JoinActivity> held = Robolectric.buildActivity(JoinActivity.class).setup();
+            typed(held.get(), registrar.invite('A'));
+            await("there is a code to compare", held.get().findViewById(R.id.join)::isEnabled);
+            String code = text(held.get(), R.id.code);
+            Activity turned = held.recreate().get();
+            assertTrue("what was asked is asked still", isShown(turned, R.id.asked) && !isShown(turned, R.id.asking));
+            await("there is a code to compare", turned.findViewById(R.id.join)::isEnabled);
+            assertEquals(code, text(turned, R.id.code));
+            Runnable go = hold();
+            turned.findViewById(R.id.join).performClick();
+            assertFalse("no other one is looked at meanwhile", turned.findViewById(R.id.other).isEnabled());
+            Activity again = held.recreate().get();
+            assertEquals(again.getString(R.string.join_working), text(again, R.id.message));
+            go.run();
+            await("the new screen says how it ended", () -> isShown(again, R.id.spent));
+            assertTrue(again.findViewById(R.id.other).isEnabled());
+        }
+    }
+
+    @Test
+    public void whoHasJoinedSeesThatAlsoWhenTheScreenIsTurned() throws IOException, GeneralSecurityException {
+        try (Registrar registrar = new Registrar()) {
+            ActivityController<JoinActivity> held = Robolectric.buildActivity(JoinActivity.class).setup();
+            typed(held.get(), registrar.invite('A'));
+            await("there is a code to compare", held.get().findViewById(R.id.join)::isEnabled);
+            Runnable go = hold();
+            held.get().findViewById(R.id.join).performClick();
+            Activity turned = held.recreate().get();
+            go.run();
+            await("it has joined", () -> isShown(turned, R.id.joined));
+            String joined = text(turned, R.id.joined);
+            Activity again = held.recreate().get();
+            assertTrue(isShown(again, R.id.joined) && !isShown(again, R.id.asking));
+            assertEquals(joined, text(again, R.id.joined));
+            await("it can be left", () -> isShown(again, R.id.done));
+        }
     }
 
     private static Activity opened() {

@@ -14,6 +14,7 @@ import mien.app.people.PeopleActivity;
 import org.junit.Test;
 import org.robolectric.Robolectric;
 import org.robolectric.Shadows;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 
 /** Fitting the model to the people of this phone: by a real network, real public faces of nobody, a real gallery. */
@@ -37,6 +38,21 @@ public class PersonalTest extends ScreenRunner {
         screen.findViewById(R.id.personal_forget).performClick();
         shows(screen, R.string.personal_not_used);
         assertFalse(device().recogniser().isPersonal() || isShown(screen, R.id.personal_forget));
+    }
+
+    @Test
+    public void aFitGoesOnWhileTheScreenIsTurned() throws IOException, GeneralSecurityException {
+        joinWith(PUBLIC);
+        enrol(true);
+        ActivityController<PersonalActivity> held = Robolectric.buildActivity(PersonalActivity.class).setup();
+        shows(held.get(), R.string.personal_not_used);
+        Runnable go = hold();
+        held.get().findViewById(R.id.personal_do).performClick();
+        Activity turned = held.recreate().get();
+        assertEquals(turned.getString(R.string.personal_working), text(turned, R.id.personal_state));
+        assertFalse("it is not begun twice", isShown(turned, R.id.personal_do));
+        go.run();
+        shows(turned, R.string.personal_used);
     }
 
     @Test

@@ -1,9 +1,11 @@
 package mien.app.settings;
 
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertTrue;
 import static org.junit.Assert.fail;
 
+import android.app.Activity;
 import java.io.IOException;
 import mien.app.R;
 import mien.app.ScreenRunner;
@@ -11,6 +13,7 @@ import org.junit.Test;
 import org.junit.runner.JUnitCore;
 import org.junit.runner.Result;
 import org.robolectric.Robolectric;
+import org.robolectric.android.controller.ActivityController;
 import org.robolectric.annotation.Config;
 
 /** What a phone says that does not compute as it should; that the check passes here is in {@code ScreensTest}. */
@@ -26,6 +29,18 @@ public class SelfTestTest extends ScreenRunner {
         public void masksCancel() {
             fail("expected 00ff, got 00fe");
         }
+    }
+
+    @Test
+    public void aCheckGoesOnWhileTheScreenIsTurned() {
+        ActivityController<SelfTestActivity> held = Robolectric.buildActivity(SelfTestActivity.class).setup();
+        Runnable go = hold();
+        held.get().findViewById(R.id.self_test).performClick();
+        Activity turned = held.recreate().get();
+        assertFalse("it is not begun twice", turned.findViewById(R.id.self_test).isEnabled());
+        assertTrue(isShown(turned, R.id.self_test_progress));
+        go.run();
+        await("it has answered", () -> isShown(turned, R.id.self_test_answer));
     }
 
     @Test

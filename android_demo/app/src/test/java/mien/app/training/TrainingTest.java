@@ -177,6 +177,22 @@ public class TrainingTest extends ScreenRunner {
         phone().training.stopAndWait();
     }
 
+    @Test
+    public void whatWasStoppedWhileItComputedDoesNotWait() throws IOException, GeneralSecurityException {
+        joinAndEnrol();
+        at(true, true, false);
+        phone().choices.tryAgainAt(System.currentTimeMillis() + 290_000); // so that the round's own thread says nothing more
+        assertTrue(phone().training.startNow(context(), () -> {}));
+        await("it waits", () -> phone().training.stage() == R.string.stage_waiting);
+        phone().training.on(Event.TRAINED);
+        phone().training.stop();
+        assertTrue("it asks itself whether it may go on", phone().training.isRunning());
+        phone().training.on(Event.KEPT);
+        assertTrue("nobody asks it before it waits for the network", Thread.interrupted());
+        phone().training.stop();
+        await("who stops it again waits for nothing", () -> !phone().training.isRunning());
+    }
+
     /** Returns what leaves a phone for the first task of the golden vectors that has a field. */
     private static Disclosure disclosure(String field) throws IOException {
         Vectors tasks = golden("tasks.json").at("tasks");
