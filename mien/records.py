@@ -142,6 +142,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if isinstance(hint, type) and hint in (int, str, bool) and type(value) is hint:
         return value
     expected = getattr(hint, "__name__", str(hint))
+    if dataclasses.is_dataclass(hint):
+        expected = f"a table of {', '.join(field.name for field in dataclasses.fields(hint))}"
     raise ConfigError(f"{where} is {value!r} ({type(value).__name__}); expected {expected}")
 
 

@@ -30,6 +30,7 @@ _TRAINS: Final = ("adapter", "blocks", "network")
 _FACES: Final = ("rendered", "real")
 _TOLD: Final = {"adapter": "an adapter trained", "blocks": "last blocks trained", "network": "whole network trained"}
 _COMMAND: Final = re.compile(r"^`mien-sim reproduce ([a-z_]+) ", re.MULTILINE)
+_BOUND: Final = re.compile(r"\(within [^)]*\)")
 _SEEDS: Final = re.compile(r"^Seeds ([0-9, ]+);", re.MULTILINE)
 
 
@@ -218,7 +219,8 @@ and not from how it ended: real faces go before rendered ones, then what trains 
 less, then the order that a study declares of its settings (`simulation/papers/*/*.toml`); a single run, without an
 interval, comes last. Of several tests that are equally fair the least favourable counts. All other tests stand in the
 last column, and whole in the sections below, as do claims on this project's own methods, and tests that only tell why
-another one fails. Where a claim does not hold, a reason stands at the end, if an experiment shows one."""
+another one fails. A difference above zero goes the way that the claim says; a claim *within* so many points is of its
+size alone. Where a claim does not hold, a reason stands at the end, if an experiment shows one."""
 
 
 def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:
@@ -262,7 +264,9 @@ def _line(answer: JudgedClaim) -> str:
     difference = test.difference if test else "not measured"
     verdict = f"**{answer.verdict}**" if answer.verdict == "does not hold" else answer.verdict
     elsewhere = "; ".join(f"{text} ({number} times)" if number > 1 else text for text, number in told.items())
-    return f"| {claim.text} | {claim.at} | {at} | {difference} | {verdict} | {elsewhere or 'nowhere'} |"
+    bound = _BOUND.search(test.claim.text) if test else None
+    text = f"{claim.text} {bound[0]}" if bound else claim.text
+    return f"| {text} | {claim.at} | {at} | {difference} | {verdict} | {elsewhere or 'nowhere'} |"
 
 
 def _seeds(test: Trial) -> str:
