@@ -201,8 +201,11 @@ def own_weighting(task: TaskSpec, device: str, history: Vector | None, num_image
         raise ConfigError("the server told no history of weights; the task needs federated validation's server")
     if (
         history.shape[1:] != (3,)
+        or len(history) >= task.rounds  # free words are free weights: enough of them give one trainer's update away
         or not (np.isfinite(history).all() and (history[:, 1:] >= 0).all())
         or not np.isin(history[:, 0], np.arange(options.candidates)).all()
+        or not (history[:, 1] == np.where(history[:, 0] == 0, 1, np.float32(1 - options.mixing))).all()
+        or history[history[:, 0] == 0, 2].any()
     ):
         raise CorruptDataError(
             "the server told a history of weights that cannot be; leave the round, tell the operator"

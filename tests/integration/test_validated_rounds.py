@@ -20,7 +20,7 @@ from mien.contribution import Arrays
 from mien.errors import ModelMismatchError
 from mien.methods import METHODS
 from mien.methods.base import DeviceInput, DeviceOutput, Validation, ValidationFaces, ValidationInput, shared_words
-from mien.methods.pfm_fv import validation_faces
+from mien.methods.pfm_fv import options_of, validation_faces
 from mien.protocol.canonical import model_to_json, task_from_json
 from mien.protocol.tensors import unpack_tensors
 from mien.protocol.v1 import operator_pb2, rounds_pb2
@@ -338,12 +338,13 @@ def test_kill_9_between_the_two_stages(fleet: FakeFleet, tmp_path: Path, moment:
 @pytest.mark.parametrize("whose", ["trainer", "validator"])
 def test_one_who_is_told_something_else_gives_no_sum(home: FakeFleet, whose: str) -> None:
     """The server's words are bound into the keys: one who heard others finds terms that are not its own, and leaves."""
-    task = task_of(f"told-a-{whose}", MASKED, rounds=1)
+    task = task_of(f"told-a-{whose}", MASKED, rounds=2)
+    kept = 1 - options_of(task).mixing
 
     async def story() -> Exception:
         async with home.operator() as operator, everybody(home, task.population) as (trainers, judges):
             status = await operator.submit(task, task.name)
-            told: Arrays = {"history": np.array([[1, 0.5, 30.0]], np.float32)}
+            told: Arrays = {"history": np.array([[1, kept, 30.0]], np.float32)}
             if whose == "validator":
                 await all_of(trainers)
                 told = {"candidates": np.zeros((4, TINY.part().size), np.float32)}

@@ -160,16 +160,18 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
 
 
 VALIDATED_TASKS: Final = [each for each in TASKS.values() if each.validators is not None]
-HISTORIES: Final[tuple[tuple[str, int, tuple[tuple[float, float, float], ...]], ...]] = (
+HISTORIES: Final[tuple[tuple[str, int, tuple[tuple[int, float], ...]], ...]] = (
     ("phone", 5, ()),
-    ("phone", 50, ((0.0, 1.0, 0.0), (2.0, 0.99, 0.0123), (1.0, 0.5, 3.5))),
-    ("b" * 32, 3, ((1.0, 0.0, 1e6),)),
+    ("phone", 50, ((0, 0.0), (2, 0.0123), (1, 3.5))),
+    ("b" * 32, 3, ((1, 1e6),)),
 )
-"""A device, its images, and what became of the weights in each round."""
+"""A device, its images, and of each round who won and what was gained."""
 
 
-def _weighting(each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple[float, float, float], ...]) -> Json:
-    history = np.array(rounds, np.float32).reshape(-1, 3)
+def _weighting(each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple[int, float], ...]) -> Json:
+    each, keeps = replace(each, rounds=4), 1 - options_of(each).mixing
+    rows = [(winner, keeps if winner else 1.0, gain) for winner, gain in rounds]
+    history = np.array(rows, np.float32).reshape(-1, 3)
     return {
         "json": task_to_json(each).decode(),
         "device": device,

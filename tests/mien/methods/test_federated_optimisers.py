@@ -205,6 +205,21 @@ def test_a_trainers_weights_are_its_own_and_new_ones_every_round() -> None:
     assert own_weighting(other_task, "a", nothing_yet, 5)[1] != weights[0][1]
 
 
+@pytest.mark.parametrize("row", [(1, 0.5, 1.0), (1, 1.0, 1.0), (0, 0.99, 0.0), (0, 1.0, 1.0), (1, 0.99, -1.0)])
+def test_a_history_that_no_servers_steps_give_is_refused(row: tuple[float, float, float]) -> None:
+    with pytest.raises(CorruptDataError, match="cannot be"):
+        own_weighting(replace(FV_TASK, rounds=9), "a", np.array([row], np.float32), 5)
+
+
+def test_a_history_is_no_longer_than_its_task() -> None:
+    """Each row is a free number: as many as trainers, and some more, would give one trainer a weight of its own."""
+    row = np.array([[1, np.float32(1 - options_of(FV_TASK).mixing), 1.0]], np.float32)
+    task = replace(FV_TASK, rounds=4)
+    own_weighting(task, "a", np.repeat(row, 3, axis=0), 5)
+    with pytest.raises(CorruptDataError, match="cannot be"):
+        own_weighting(task, "a", np.repeat(row, 4, axis=0), 5)
+
+
 def test_a_server_cannot_choose_a_trainers_weights() -> None:
     """All that it tells is the history of winners, the same words for everybody, on which the cohort agrees."""
     method = find_method("pfm_fv")

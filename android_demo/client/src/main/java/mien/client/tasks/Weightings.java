@@ -40,11 +40,16 @@ final class Weightings {
      * @param first its weight before the first round
      */
     static double[] of(TaskSpec task, String device, float[][] history, int numCandidates, double first) {
+        // Free words are free weights: enough of them give one trainer's update away.
+        if (history.length >= task.rounds) {
+            throw impossible();
+        }
+        float keeps = (float) (1 - task.options.real("mixing", 0.01));
         byte[] seed = Bytes.sha256(Bytes.utf8("pfm_fv/" + task.name + "/" + task.seed));
         double kept = 1;
         double added = 0;
         for (int round = 0; round < history.length; round++) {
-            int winner = winner(history[round], numCandidates);
+            int winner = winner(history[round], numCandidates, keeps);
             if (winner > 0) {
                 double keep = history[round][1];
                 kept = keep * kept;
@@ -59,14 +64,20 @@ final class Weightings {
         return scaled(task, weights);
     }
 
-    private static int winner(float[] round, int numCandidates) {
+    private static int winner(float[] round, int numCandidates, float keeps) {
         int winner = (int) round[0];
-        if (winner != round[0] || winner < 0 || winner >= numCandidates || !(round[1] >= 0) || !(round[2] >= 0)) {
-            throw new MienException(
-                    ErrorCode.CORRUPT_DATA,
-                    "the server told a history of weights that cannot be; leave the round, tell the operator");
+        boolean isOne = winner == round[0] && winner >= 0 && winner < numCandidates;
+        boolean canBe = winner == 0 ? round[1] == 1 && round[2] == 0 : round[1] == keeps && round[2] >= 0;
+        if (!isOne || !canBe) {
+            throw impossible();
         }
         return winner;
+    }
+
+    private static MienException impossible() {
+        return new MienException(
+                ErrorCode.CORRUPT_DATA,
+                "the server told a history of weights that cannot be; leave the round, tell the operator");
     }
 
     /** Times a power of two that all share, at most the clip: a w that outgrew it is cut before it multiplies the update. */

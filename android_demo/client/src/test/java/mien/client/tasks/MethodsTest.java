@@ -5,6 +5,7 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertTrue;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.List;
 import mien.client.ErrorCode;
@@ -96,11 +97,20 @@ public class MethodsTest {
             for (int k = 0; k < weights.length; k++) {
                 assertEquals(device, weights[k], found[k], 1e-14 * weights[k]);
             }
-            for (float[] lie : new float[][] {{0.5f, 1, 0}, {-1, 1, 0}, {weights.length, 1, 0}, {1, -1, 0}, {1, 1, -1}}) {
+            float kept = (float) (1 - task.options.real("mixing", 0.01));
+            float[][] lies = {
+                {0.5f, 1, 0}, {-1, 1, 0}, {weights.length, kept, 0}, {1, -1, 0}, {1, kept, -1}, {1, 0.5f, 1}, {0, kept, 0}, {0, 1, 1}
+            };
+            for (float[] lie : lies) {
                 Raised.by(
                         ErrorCode.CORRUPT_DATA, "a history that cannot be",
                         () -> Weightings.of(task, device, new float[][] {lie}, weights.length, first));
             }
+            float[][] tooLong = new float[task.rounds][];
+            Arrays.fill(tooLong, new float[] {0, 1, 0});
+            Raised.by(
+                    ErrorCode.CORRUPT_DATA, "of more rounds than were before",
+                    () -> Weightings.of(task, device, tooLong, weights.length, first));
         }
     }
 
