@@ -137,7 +137,7 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
         assert enrolled.returncode == 0, enrolled.stderr
         result = json.loads(enrolled.stdout.splitlines()[-1])
         assert (result["images_used"], result["trains"]) == (4, True)
-        assert [image["name"] for image in result["refused"]] == ["broken.jpg"]
+        assert [image["name"] for image in result["refused"]] == [str(folder / "broken.jpg")]
 
         # Works without any server from here on.
         fleet.coordinator.stop()

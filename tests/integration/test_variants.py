@@ -132,4 +132,5 @@ def test_another_signature_keeps_the_graphs_and_the_variant_and_another_models_s
     said = " ".join(program(CLI, *release, "--without-thresholds").stdout.split())
     assert (lost in said, next_ in said) == (True, True)
     assert "Phones recognise nobody with it: it has no threshold" in said
-    assert "--keep-thresholds, then export, sign and release it again: thresholds are signed, too" in said
+    flag = f"--keep-thresholds --home {fleet.coordinator.home.folder}"
+    assert f"{flag}, then export, sign and release it again: thresholds are signed, too" in said

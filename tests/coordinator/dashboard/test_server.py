@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -274,19 +275,28 @@ def test_the_command_line_from_a_certificate_to_a_page(tmp_path: Path) -> None:
 def test_what_is_being_asked_at_the_end_is_answered_before_the_database_is_let_go(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said, begun, close = list[str](), threading.Event(), Reader.close
+    """Of the dashboard that ends: that of the whole module goes on asking meanwhile."""
+    said, begun, opened = list[str](), threading.Event(), list[Reader]()
+    open_url, close = Reader.open, Reader.close
 
-    def slowly(state: ChainState, _ask: object) -> ChainState:
-        begun.set()
-        time.sleep(0.3)
-        said.append("answered")
+    def opening(_: type[Reader], url: str) -> Reader:
+        opened.append(open_url(url))
+        return opened[-1]
+
+    def slowly(state: ChainState, ask: Any) -> ChainState:
+        if ask.__self__ in opened:
+            begun.set()
+            time.sleep(0.3)
+            said.append("answered")
         return state
 
     def closing(reader: Reader) -> None:
-        said.append("closed")
+        if reader in opened:
+            said.append("closed")
         close(reader)
 
     monkeypatch.setattr("coordinator.dashboard.pages.look_on", slowly)
+    monkeypatch.setattr(Reader, "open", classmethod(opening))
     monkeypatch.setattr(Reader, "close", closing)
     with served(fleet.home):
         assert begun.wait(LIMIT_S)
