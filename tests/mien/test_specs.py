@@ -174,7 +174,7 @@ def test_missing_fields_are_named() -> None:
         ("name", 3, "expected str"),
         ("trainable", "embedding.*", "expected tuple"),
         ("trainable", [1], r"trainable\[0\]"),
-        ("cohort", 3, "expected CohortSpec"),
+        ("cohort", 3, "expected a table of size, min_reports"),
         ("local", {"flip": 1}, r"local\.flip"),
         ("local", {"lr": "fast"}, r"local\.lr"),
         ("local", {"lr": True}, r"local\.lr"),

@@ -384,8 +384,10 @@ def test_who_asks_while_the_same_contribution_ends_the_round_hears_that_it_count
                 second = asyncio.create_task(house.send("e" * 32, found[1], sent[1]))
                 await asyncio.sleep(0.1)
             goes_on.set()
-            await until(lambda: any(arrival.is_complete for arrival, _ in house.uploads._active.values()))
-            if ask == "status":  # it waits for the commit of what is complete
+            await until(
+                lambda: first.done() or any(arrival.is_complete for arrival, _ in house.uploads._active.values())
+            )
+            if ask == "status":  # it waits for the commit of what is complete, where that is not over yet
                 second = asyncio.create_task(house.uploads.status("e" * 32, found[1].name))
                 await asyncio.sleep(0.1)
             is_whole.set()
