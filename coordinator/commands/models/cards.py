@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from coordinator.commands.common import Home, Json
-from coordinator.commands.models.common import Model
+from coordinator.commands.models.common import Model, only_one
 from coordinator.home.home import CoordinatorHome
 from mien.errors import AlreadyExistsError, ConfigError, NotFoundError
 from mien.protocol.ids import ModelId, PopulationId, TaskId
@@ -71,11 +71,7 @@ def _found(store: Store, wanted: str) -> ModelId:
         if newest is None:
             raise NotFoundError("no model is released yet; give an id that mien-coordinator model list shows")
         return newest.model_id
-    near = [model.model_id for model in store.models() if wanted and model.model_id.startswith(wanted)]
-    if len(near) != 1:
-        told = "several models fit" if near else "no model fits"
-        raise NotFoundError(f"{told} {wanted!r}; give an id that mien-coordinator model list shows")
-    return near[0]
+    return only_one((model.model_id for model in store.models()), wanted)
 
 
 def card_of(store: Store, model_id: ModelId) -> ModelCard:

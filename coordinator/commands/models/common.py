@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2
 
+_Id = TypeVar("_Id", bound=str)
+
 Model = Annotated[str, typer.Argument(help="The model's id or its beginning; 'released' for the one in force.")]
 
 
@@ -24,11 +27,16 @@ async def find_model(coordinator: Coordinator, wanted: str) -> models_pb2.ModelM
     """Return a model with its layout, by id, the beginning of one, or 'released'."""
     if wanted == "released":
         return await coordinator.manifest()
-    near = [model.model_id for model in await coordinator.models() if wanted and model.model_id.startswith(wanted)]
+    return await coordinator.manifest(only_one((model.model_id for model in await coordinator.models()), wanted))
+
+
+def only_one(model_ids: Iterable[_Id], wanted: str) -> _Id:
+    """Return the only id that begins so; raises NotFoundError for none or several. Nothing is the beginning of none."""
+    near = [model_id for model_id in model_ids if wanted and model_id.startswith(wanted)]
     if len(near) != 1:
         found = "several models fit" if near else "no model fits"
         raise NotFoundError(f"{found} {wanted!r}; give an id that mien-coordinator model list shows")
-    return await coordinator.manifest(near[0])
+    return near[0]
 
 
 def to_plain(model: models_pb2.ModelManifest) -> dict[str, Any]:
