@@ -458,6 +458,8 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
         connection.close()
+    # What a writer that was killed left of an earlier vault: SQLite would roll it back into this one.
+    path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
     draft.replace(path)
     sync_folder(path.parent)
 

@@ -378,6 +378,26 @@ def test_a_wipe_in_the_middle_of_a_change_is_told(tmp_path: Path, key_store: Fil
         assert not path.exists()
 
 
+def test_what_a_killed_writer_left_of_a_wiped_gallery_is_not_rolled_back_into_a_new_one(
+    tmp_path: Path, key_store: FileKeyStore
+) -> None:
+    path = tmp_path / "home" / "device.db"
+    Gallery.open(path, key_store).close()
+    journal = path.with_name(f"{path.name}-journal")
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as writer:
+        writer.execute("PRAGMA cache_size = 1")
+        writer.execute("BEGIN IMMEDIATE")
+        writer.execute("UPDATE meta SET value = zeroblob(100)")
+        writer.execute("INSERT INTO crops VALUES (1, 1, '', x'', zeroblob(1000000))")  # more than SQLite keeps back
+        left = journal.read_bytes()
+        writer.execute("ROLLBACK")
+    Gallery.wipe(path, key_store)
+    journal.write_bytes(left)  # as after a wipe that was killed before it came to the journal
+    with contextlib.closing(Gallery.open(path, key_store)) as fresh:
+        assert fresh.people() == ()
+        assert fresh.form_id is None
+
+
 def test_a_gallery_of_a_newer_program_is_not_touched(tmp_path: Path, key_store: FileKeyStore) -> None:
     path = tmp_path / "home" / "device.db"
     Gallery.open(path, key_store).close()
