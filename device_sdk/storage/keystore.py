@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import os
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from typing import Final, Literal, Protocol, get_args
 
 from device_sdk.storage.sealing import SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
-from mien.shell.files import create_private, read_limited, read_private, storage_errors, sync_folder, write_atomically
+from mien.shell.files import create_private, read_limited, read_private, storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
 from mien.shell.sealing import KEY_BYTES
 
@@ -199,13 +200,8 @@ def open_key_store(
     """
     if choice not in get_args(KeyStoreChoice):
         raise ConfigError(f"keystore is {choice!r}; allowed: 'auto', 'platform', 'file'")
-    chosen = _read_choice(home)
-    if chosen is None:
-        chosen = _choose(choice, backend, warn)
-        with storage_errors("the home folder"):
-            home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomically(home / CHOICE_FILE, json.dumps(chosen, sort_keys=True).encode(), private=True)
-    elif choice not in ("auto", chosen["kind"]):
+    chosen = _read_choice(home) or _first_choice(home, choice, backend, warn)
+    if choice not in ("auto", chosen["kind"]):
         raise ConfigError(f"this home keeps its keys in the {chosen['kind']} key store; leave `keystore` out")
     if chosen["kind"] == "file":
         return FileKeyStore(home / "keys")
@@ -213,6 +209,18 @@ def open_key_store(
     if found is None:
         raise KeyStoreError("the platform key store that holds this home's keys is not running; unlock or start it")
     return PlatformKeyStore(found, chosen["namespace"])
+
+
+def _first_choice(
+    home: Path, choice: KeyStoreChoice, backend: Callable[[], PasswordBackend | None], warn: Callable[[str], None]
+) -> dict[str, str]:
+    """Return the choice of a new home, noted; that of another process that was first, whose keys lie under its name."""
+    chosen = _choose(choice, backend, warn)
+    with storage_errors("the home folder"):
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with contextlib.suppress(AlreadyExistsError):
+        create_private(home / CHOICE_FILE, json.dumps(chosen, sort_keys=True).encode())
+    return _read_choice(home) or chosen
 
 
 def _choose(

@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,18 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
 
     `private` files are created with mode 0600 before the first byte is written.
     """
+    _write(path, data, lambda made: made.replace(path), private=private)
+
+
+def create_private(path: Path, data: bytes) -> None:
+    """Write a new private file; raises AlreadyExistsError rather than replace a key, one made meanwhile included."""
+    if path.exists():
+        raise _is_there(path)
+    _write(path, data, lambda made: _put_in_place(made, path), private=True)
+
+
+def _write(path: Path, data: bytes, publish: Callable[[Path], object], *, private: bool) -> None:
+    """Write a file beside its place, on stable storage, and have `publish` put it there."""
     with storage_errors(path.name):
         try:
             handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -85,18 +97,28 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            Path(name).replace(path)
+            publish(Path(name))
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
         sync_folder(path.parent)
 
 
-def create_private(path: Path, data: bytes) -> None:
-    """Write a new private file; raises AlreadyExistsError rather than replace a key."""
-    if path.exists():
-        raise AlreadyExistsError(f"{path.name} exists already; it was not replaced")
-    write_atomically(path, data, private=True)
+def _put_in_place(made: Path, path: Path) -> None:
+    try:
+        path.hardlink_to(made)  # a rename would replace what another process has put there
+    except FileExistsError:
+        raise _is_there(path) from None
+    except OSError:  # a file system without links, or a system that lets apps make none
+        if path.exists():
+            raise _is_there(path) from None
+        made.replace(path)
+    else:
+        made.unlink()
+
+
+def _is_there(path: Path) -> AlreadyExistsError:
+    return AlreadyExistsError(f"{path.name} exists already; it was not replaced")
 
 
 def read_private(path: Path, *, what: str) -> bytes:

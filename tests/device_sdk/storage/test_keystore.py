@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import keyring.backends.fail
@@ -17,6 +19,7 @@ from keyring.errors import KeyringLocked, PasswordDeleteError
 
 from device_sdk.storage import keystore
 from device_sdk.storage.keystore import FileKeyStore, PlatformKeyStore, open_key_store, platform_backend
+from device_sdk.storage.sealing import SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
 
 
@@ -64,6 +67,26 @@ def test_a_key_is_never_replaced(store: keystore.KeyStore) -> None:
     with pytest.raises(AlreadyExistsError):
         store.create("gallery")
     assert store.read("gallery") == key
+
+
+def test_of_several_who_make_a_key_at_once_one_does(tmp_path: Path) -> None:
+    num, start = 4, threading.Barrier(4)
+
+    def make(store: FileKeyStore) -> list[SecretKey | None]:
+        made: list[SecretKey | None] = []
+        for number in range(25):
+            start.wait()
+            try:
+                made.append(store.create(str(number)))
+            except AlreadyExistsError:
+                made.append(None)
+        return made
+
+    with ThreadPoolExecutor(num) as pool:
+        made = list(pool.map(make, [FileKeyStore(tmp_path / "keys") for _ in range(num)]))
+    for number, keys in enumerate(zip(*made, strict=True)):
+        assert [key for key in keys if key is not None] == [FileKeyStore(tmp_path / "keys").read(str(number))]
+    assert len(list((tmp_path / "keys").iterdir())) == 25
 
 
 def test_key_files_are_private_from_the_first_byte(tmp_path: Path) -> None:
@@ -123,6 +146,19 @@ def test_auto_takes_the_platform_and_stays_with_it(tmp_path: Path) -> None:
         open_key_store(tmp_path, backend=lambda: None)
     with pytest.raises(ConfigError, match="platform"):
         open_key_store(tmp_path, "file", backend=lambda: backend)
+
+
+def test_two_first_starts_at_once_keep_their_keys_under_one_name(tmp_path: Path) -> None:
+    memory, home, first = MemoryBackend(), tmp_path / "home", list[keystore.KeyStore]()
+
+    def backend() -> MemoryBackend:
+        if not first:  # another process starts while this one looks for the platform's store
+            first.append(open_key_store(home, backend=lambda: memory))
+            first[0].create("gallery")
+        return memory
+
+    assert open_key_store(home, backend=backend).read("gallery") == first[0].read("gallery")
+    assert open_key_store(home, backend=lambda: memory).read("gallery") == first[0].read("gallery")
 
 
 def test_without_a_platform_store_files_are_used_with_a_warning(tmp_path: Path) -> None:
