@@ -161,11 +161,10 @@ class PartitionSpec:
             raise ConfigError("partition.domain_clients goes with the scheme by_domain, which needs it")
         if any(not isinstance(number, int) or number < 1 for number in self.domain_clients.values()):
             raise ConfigError("partition.domain_clients must give each domain at least one client")
-        if self.min_images < self.train_images + self.probe_images:
-            raise ConfigError(
-                f"partition.min_images is {self.min_images}, less than train_images + probe_images; raise it to "
-                f"{self.train_images + self.probe_images}"
-            )
+        least = (self.train_images or 1) + self.probe_images
+        if self.min_images < least:
+            why = "less than train_images + probe_images" if self.train_images else "which leaves no image to train on"
+            raise ConfigError(f"partition.min_images is {self.min_images}, {why}; raise it to {least}")
 
 
 def build(

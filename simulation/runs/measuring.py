@@ -110,8 +110,8 @@ def _grid(curve: DetCurve) -> NDArray[np.float64]:
 
 def _fnmr_at(curve: DetCurve, fmrs: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the false non-match rate at the smallest threshold that keeps each false match rate."""
-    index = np.searchsorted(-curve.fmr, -fmrs, side="left")
-    found: NDArray[np.float64] = curve.fnmr[np.minimum(index, curve.thresholds.size - 1)]
+    fmr, fnmr = curve.vertices()
+    found: NDArray[np.float64] = fnmr[np.searchsorted(-fmr, -fmrs, side="left")]
     return found
 
 

@@ -130,6 +130,7 @@ def test_overlap_is_refused(partition: dict[str, Any], says: str) -> None:
         ({"shared": 1.5}, ConfigError, "partition.shared is 1.5"),
         ({"sigma": 0.0}, ConfigError, "partition.sigma"),
         ({"train_images": 5}, ConfigError, "raise it to 5"),
+        ({"probe_images": 5, "min_images": 5}, ConfigError, "leaves no image to train on; raise it to 6"),
         ({"scheme": "by_domain"}, ConfigError, "domain_clients"),
         ({"seed": -1}, ConfigError, "partition.seed is -1"),
         ({"seed": 1 << 63}, ConfigError, "partition.seed is 9223372036854775808; it must lie between 0 and"),

@@ -96,5 +96,14 @@ class TestMeasured:
         ]
         assert np.mean(inside) > 0.95
 
+    def test_the_band_says_that_no_score_keeps_a_rate(self) -> None:
+        # Twenty strangers share the highest score with half of the mates: whoever allows fewer accepts nobody.
+        mated = np.concatenate([np.linspace(0.1, 0.9, 30), np.full(30, 0.95)])
+        strangers = np.concatenate([np.linspace(-0.5, 0.3, 80), np.full(20, 0.95)])
+        whom, pairs = np.arange(60) % 30, np.stack([np.arange(100) % 30, (np.arange(100) + 7) % 30], axis=1)
+        found = measured(Comparisons(mated, strangers, whom, pairs), EvaluationSpec(replicates=100))
+        assert found.band["fmr"][0] == pytest.approx(0.1)
+        assert found.band["high"][0] == 1.0
+
     def test_a_collapsed_model_errs_half_the_time(self) -> None:
         assert eer_of(Comparisons(np.full(3, 0.5), np.full(4, 0.5))) == 0.5
