@@ -51,13 +51,14 @@ class OwnSum:
     """A sum that this device is or may be in, or is about to be: its terms, and what went into it when.
 
     `pictures` is a hash of the pictures behind this device's part. `is_released` tells whether shares that open the sum
-    went out from here.
+    went out from here. `population` stands beside the bytes, not in them.
     """
 
     terms: RoundConfig
     pictures: bytes = ANY_PICTURES
     unix_s: int = 0
     is_released: bool = True
+    population: PopulationId | None = None
 
     @property
     def is_noised(self) -> bool:
@@ -88,7 +89,7 @@ class OwnSum:
 
 
 Budget = Callable[[OwnSum, Sequence[OwnSum]], None]
-"""Raises BudgetExceededError unless one more sum is covered; told that, then all sums so far."""
+"""Raises BudgetExceededError unless one more sum is covered; told that, then all sums so far, of any population."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +154,14 @@ def promised(task: TaskSpec, max_epsilon: float | None, limits: SumLimits = SumL
     """
 
     def check(coming: OwnSum, sums: Sequence[OwnSum]) -> None:
-        terms, earlier = coming.terms, [sum_.terms for sum_ in sums]
+        terms, here = coming.terms, [sum_ for sum_ in sums if sum_.population == coming.population]
+        earlier = [sum_.terms for sum_ in here]
         check_promise(task, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
         if max_epsilon is not None:
-            check_device([_participation(sum_) for sum_ in earlier], _participation(terms), max_epsilon=max_epsilon)
+            told = [_participation(sum_.terms) for sum_ in sums]
+            check_device(told, _participation(terms), max_epsilon=max_epsilon)
         _check_population(terms, earlier)
-        limits.check(coming, sums)
+        limits.check(coming, here)
 
     return check
 
@@ -263,7 +266,7 @@ class Attempts:
             last = _last(change, attempt)
             if last is not None and attempt.order <= _terms(last).attempt_id.order:
                 raise ReplayError(f"round {attempt.round}, attempt {attempt.attempt} is not new here; check in again")
-            self._budget(self._now(config), self._sums(change))
+            self._budget(self._now(config), _sums(change))
             change.delete("begun", tag=_tag(attempt))
             change.insert("begun", bytes([Progress.BEGUN]) + config.to_bytes(), person=0, tag=_tag(attempt))
 
@@ -271,7 +274,7 @@ class Attempts:
         """Count one more participation: from here on the server may learn a sum with this device in it."""
         with self._vault.writing() as change:
             coming = self._now(_terms(self._advance(change, attempt, Progress.MASKED)))
-            self._budget(coming, self._sums(change))  # other tasks' attempts may have gone further since it began
+            self._budget(coming, _sums(change))  # other tasks' attempts may have gone further since it began
             change.insert(
                 "participations", replace(coming, is_released=False).to_bytes(), person=0, tag=self._population
             )
@@ -298,14 +301,10 @@ class Attempts:
     def sums(self) -> tuple[OwnSum, ...]:
         """Return every sum of the population that this device is or may be in, oldest first."""
         with self._vault.reading() as view:
-            return self._sums(view)
-
-    def _sums(self, view: Reader) -> tuple[OwnSum, ...]:
-        records = view.select("participations", tag=self._population)
-        return tuple(OwnSum.from_bytes(record.content) for record in records)
+            return _sums(view, self._population)
 
     def _now(self, terms: RoundConfig) -> OwnSum:
-        return OwnSum(terms, self._pictures, int(self._clock.now()))
+        return OwnSum(terms, self._pictures, int(self._clock.now()), population=self._population)
 
     def _advance(self, change: Writer, attempt: AttemptId, to: Progress) -> Record:
         """Move the attempt one step on, once; raises ReplayError for any other step."""
@@ -314,6 +313,14 @@ class Attempts:
             raise ReplayError("this device has gone past this step of the attempt; check in again")
         change.replace(last, bytes([to]) + last.content[1:])
         return last
+
+
+def _sums(view: Reader, population: PopulationId | None = None) -> tuple[OwnSum, ...]:
+    """Return the sums of a population, of any without one, oldest first."""
+    return tuple(
+        replace(OwnSum.from_bytes(record.content), population=PopulationId(record.tag))
+        for record in view.select("participations", tag=population)
+    )
 
 
 def _last(view: Reader, attempt: AttemptId) -> Record | None:

@@ -213,6 +213,22 @@ def test_an_owners_limit_counts_every_sum_and_ends_with_one_without_noise(attemp
         attempts.under(promised(task_with(DpSpec()), max_epsilon=1e6)).begin(OTHER_TASK)
 
 
+def test_an_owners_limit_counts_the_sums_of_earlier_populations_too(
+    tmp_path: Path, key_store: FileKeyStore, attempts: Attempts
+) -> None:
+    """What left this phone stays told, also when it has joined another population since; that one's promises do not."""
+    take_part(attempts, *(noisy(number) for number in range(1, 4)))
+    spent = epsilon_rdp([(release(noisy(1), DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=1)), 3)], 1e-6)
+    attempts.close()
+    moved = reopened(tmp_path, key_store, "elsewhere")
+    coming = called("theirs", 1, replace(NOISE, target_epsilon=spent))
+    with pytest.raises(BudgetExceededError, match="the owner's limit is"):
+        moved.under(promised(task_with(DpSpec()), max_epsilon=spent)).begin(coming)
+    take_part(moved.under(promised(task_with(DpSpec()), None)), coming)
+    assert moved.participations() == (coming,)
+    moved.close()
+
+
 def called(name: str, round_number: int, noise: NoiseTerms = NOISE) -> RoundConfig:
     return replace(noisy(round_number), task_id=name.encode().ljust(16, b"."), noise=noise)
 
