@@ -35,6 +35,7 @@ _BUSY_TIMEOUT_MS: Final = 30_000
 _RETRY_AFTER_S: Final = 5.0
 _MOVED: Final = "moved"  # in place of a revision, where no program finds one that it knows
 _MIGRATION_LOCK: Final = 0x4D49_454E  # "MIEN": the key of PostgreSQL's advisory lock, which is one database's own
+_TASKS_LOCK: Final = 0x5441_534B  # "TASK"
 
 _POSTGRESQL: Final[dict[str, Any]] = {
     "pool_pre_ping": True,
@@ -231,8 +232,17 @@ def migrate(engine: sa.Engine, folder: Path, head: str) -> None:
 
 def hold_schema(connection: sa.Connection) -> None:
     """Let no other program make or change tables until the connection's transaction ends; SQLite locks by itself."""
+    _hold(connection, _MIGRATION_LOCK)
+
+
+def hold_new_tasks(connection: sa.Connection) -> None:
+    """Let no other replica add a task until the connection's transaction ends, after which it sees this one's."""
+    _hold(connection, _TASKS_LOCK)
+
+
+def _hold(connection: sa.Connection, key: int) -> None:
     if connection.dialect.name == "postgresql":
-        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_MIGRATION_LOCK)))
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(key)))
 
 
 def upgrade(connection: sa.Connection, schema: Schema) -> None:

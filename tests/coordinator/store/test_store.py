@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from coordinator.store.store import Store
 from coordinator.store.tables import PARTICIPANTS
-from mien.errors import AlreadyExistsError, LateError, NotFoundError, ReplayError
+from mien.errors import AlreadyExistsError, LateError, MienError, NotFoundError, ReplayError
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import RoundState, Step
 from mien.rounds.records import (
@@ -110,6 +111,46 @@ def test_a_name_means_one_task_that_goes_on(store: Store) -> None:
         store.add_task(again)
     store.save_task(first.ended(TaskState.CANCELLED, "", 5), actor="alice", action="task.cancelled")
     assert store.add_task(again).task_id == "t2"
+
+
+def submitted_at_once(url: str, *tasks: TaskRecord) -> list[TaskRecord | MienError]:
+    """Return what replicas answer to tasks that each is given while the others have looked, and written nothing yet."""
+    waiting = sa.text(
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    )
+
+    def submit(record: TaskRecord) -> TaskRecord | MienError:
+        replica = Store.open(url, Clock())
+        try:
+            return replica.add_task(record)
+        except MienError as error:
+            return error
+        finally:
+            replica.close()
+
+    engine = sa.create_engine(url, poolclass=sa.NullPool)
+    with ThreadPoolExecutor(len(tasks)) as replicas:
+        with engine.begin() as slow:
+            slow.execute(sa.text("SELECT position FROM audit_head FOR UPDATE"))
+            calls = [replicas.submit(submit, record) for record in tasks]
+            while not any(call.done() for call in calls):
+                with engine.connect() as watching:
+                    if watching.scalar(waiting) == len(tasks):
+                        break
+        return [call.result() for call in calls]
+
+
+def test_replicas_that_take_a_task_at_once_keep_one(postgres_url: str) -> None:
+    begun = Store.open(postgres_url, Clock())
+    begun.add_model(model("a"), actor="alice")
+    night = [replace(task(f"t{number}", token=f"token {number}"), name="night") for number in range(2)]
+    found = submitted_at_once(postgres_url, *night)
+    assert sorted(type(each).__name__ for each in found) == ["AlreadyExistsError", "TaskRecord"]
+    found = submitted_at_once(postgres_url, task("t8", token="again"), task("t9", token="again"))
+    assert found[0] == found[1]
+    assert isinstance(found[0], TaskRecord)
+    assert len(begun.tasks()) == 2
+    begun.close()
 
 
 def test_a_round_from_open_to_closed(store: Store) -> None:
