@@ -60,7 +60,8 @@ class ReleaseStore(RecordStore):
     ) -> None:
         if not 0 < share <= 1:
             raise ConfigError(f"share is {share}; it must lie above 0 and not above 1")
-        removed = db.execute(sa.select(MODELS.c.removed_ms).where(MODELS.c.model_id == model_id)).first()
+        wanted = sa.select(MODELS.c.removed_ms).where(MODELS.c.model_id == model_id)
+        removed = db.execute(wanted.with_for_update(read=True)).first()  # another replica may be giving it up
         if removed is None or removed.removed_ms is not None:
             raise NotFoundError(f"there is no model {model_id}; list the models to see which there are")
         history = history_of(db, population)
@@ -194,11 +195,12 @@ class ReleaseStore(RecordStore):
         )
         mine = sa.and_(MODELS.c.task_id == task_id, MODELS.c.removed_ms.is_(None))
         newest = sa.select(MODELS.c.model_id).where(mine).order_by(MODELS.c.round.desc()).limit(keep)
+        ours = sa.select(MODELS.c.model_id).where(mine).order_by(MODELS.c.model_id)
         with self._transaction() as db:
+            # Locked before it is asked what is needed: a replica that releases one of these has then done so, or waits.
+            ids = list(db.scalars(ours.with_for_update(key_share=True)))
             kept = {*db.scalars(held), *db.scalars(newest)}
-            ids = [
-                model_id for model_id in db.scalars(sa.select(MODELS.c.model_id).where(mine)) if model_id not in kept
-            ]
+            ids = [model_id for model_id in ids if model_id not in kept]
             if not ids:
                 return set()
             theirs = MODELS.c.model_id.in_(ids)

@@ -18,7 +18,7 @@ from mien.rounds.machine import RoundState
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, RoundChange, TaskState
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
-from tests.coordinator.store.test_store import model, task
+from tests.coordinator.store.test_store import model, of_replicas_at_once, task
 
 A, B, C = (letter * 64 for letter in "abc")
 
@@ -234,4 +234,22 @@ def test_releases_of_an_older_database_were_to_everybody(tmp_path: Path) -> None
     release = store.released("default", "0" * 32)
     assert release is not None
     assert (release.model_id, release.share, release.is_rollback) == (A, 1.0, False)
+    store.close()
+
+
+def test_a_model_that_is_being_released_is_not_given_up(postgres_url: str) -> None:
+    """One replica takes it while another, whose task made it, tidies up: phones would find nothing to fetch."""
+    store = Store.open(postgres_url, Clock())
+    store.add_model(model("a"), actor="alice")
+    store.add_task(task())
+    for number, name in enumerate("bc", start=1):
+        close_round(store, name, number, None)
+
+    def release(replica: Store) -> set[str]:
+        replica.release(B, population=None, actor="alice")
+        return set()
+
+    found = of_replicas_at_once(postgres_url, release, lambda replica: replica.forget_round_models("t1", keep=1))
+    assert found == [set(), set()]
+    assert store.model(B).removed_ms is None
     store.close()

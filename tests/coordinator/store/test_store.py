@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import pytest
 import sqlalchemy as sa
@@ -25,6 +27,8 @@ from mien.rounds.records import (
     UploadRecord,
 )
 from mien.shell.clock import Clock
+
+T = TypeVar("T")
 
 
 def model(name: str, *, population: str | None = None) -> ModelRecord:
@@ -113,42 +117,44 @@ def test_a_name_means_one_task_that_goes_on(store: Store) -> None:
     assert store.add_task(again).task_id == "t2"
 
 
-def submitted_at_once(url: str, *tasks: TaskRecord) -> list[TaskRecord | MienError]:
-    """Return what replicas answer to tasks that each is given while the others have looked, and written nothing yet."""
+def of_replicas_at_once(url: str, *calls: Callable[[Store], T]) -> list[T | MienError]:
+    """Return what replicas answer that each begin a call while those before could not yet write to the audit log."""
     waiting = sa.text(
         "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     )
 
-    def submit(record: TaskRecord) -> TaskRecord | MienError:
+    def answer(call: Callable[[Store], T]) -> T | MienError:
         replica = Store.open(url, Clock())
         try:
-            return replica.add_task(record)
+            return call(replica)
         except MienError as error:
             return error
         finally:
             replica.close()
 
     engine = sa.create_engine(url, poolclass=sa.NullPool)
-    with ThreadPoolExecutor(len(tasks)) as replicas:
+    begun: list[Future[T | MienError]] = []
+    with ThreadPoolExecutor(len(calls)) as replicas:
         with engine.begin() as slow:
             slow.execute(sa.text("SELECT position FROM audit_head FOR UPDATE"))
-            calls = [replicas.submit(submit, record) for record in tasks]
-            while not any(call.done() for call in calls):
-                with engine.connect() as watching:
-                    if watching.scalar(waiting) == len(tasks):
-                        break
-        return [call.result() for call in calls]
+            for call in calls:
+                begun.append(replicas.submit(answer, call))
+                while not begun[-1].done():
+                    with engine.connect() as watching:
+                        if watching.scalar(waiting) == sum(not each.done() for each in begun):
+                            break
+        return [each.result() for each in begun]
 
 
 def test_replicas_that_take_a_task_at_once_keep_one(postgres_url: str) -> None:
     begun = Store.open(postgres_url, Clock())
     begun.add_model(model("a"), actor="alice")
     night = [replace(task(f"t{number}", token=f"token {number}"), name="night") for number in range(2)]
-    found = submitted_at_once(postgres_url, *night)
+    found = of_replicas_at_once(postgres_url, *(partial(Store.add_task, task=record) for record in night))
     assert sorted(type(each).__name__ for each in found) == ["AlreadyExistsError", "TaskRecord"]
-    found = submitted_at_once(postgres_url, task("t8", token="again"), task("t9", token="again"))
-    assert found[0] == found[1]
-    assert isinstance(found[0], TaskRecord)
+    same = [task(name, token="again") for name in ("t8", "t9")]
+    found = of_replicas_at_once(postgres_url, *(partial(Store.add_task, task=record) for record in same))
+    assert found == [same[0], same[0]]
     assert len(begun.tasks()) == 2
     begun.close()
 
