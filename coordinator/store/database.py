@@ -35,7 +35,7 @@ _BUSY_TIMEOUT_MS: Final = 30_000
 _RETRY_AFTER_S: Final = 5.0
 _MOVED: Final = "moved"  # in place of a revision, where no program finds one that it knows
 _MIGRATION_LOCK: Final = 0x4D49_454E  # "MIEN": the key of PostgreSQL's advisory lock, which is one database's own
-_TASKS_LOCK: Final = 0x5441_534B  # "TASK"
+_COMMANDS_LOCK: Final = 0x4D49_434F  # "MICO"
 
 _POSTGRESQL: Final[dict[str, Any]] = {
     "pool_pre_ping": True,
@@ -235,9 +235,13 @@ def hold_schema(connection: sa.Connection) -> None:
     _hold(connection, _MIGRATION_LOCK)
 
 
-def hold_new_tasks(connection: sa.Connection) -> None:
-    """Let no other replica add a task until the connection's transaction ends, after which it sees this one's."""
-    _hold(connection, _TASKS_LOCK)
+def hold_commands(connection: sa.Connection) -> None:
+    """Let no other replica begin a task, a release or a roll-out until the connection's transaction ends.
+
+    These look whether they may before they write, and would not see what another is about to commit. To be called
+    first in a transaction, so that nobody waits for this with a lock in hand.
+    """
+    _hold(connection, _COMMANDS_LOCK)
 
 
 def _hold(connection: sa.Connection, key: int) -> None:

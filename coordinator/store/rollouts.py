@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from coordinator.store import audit
+from coordinator.store.database import hold_commands
 from coordinator.store.releases import ReleaseStore, history_of
 from coordinator.store.rows import ROLL_OUT_ROWS, TASK_GOES_ON
 from coordinator.store.tables import ROLL_OUTS, TASKS
@@ -38,6 +39,7 @@ class RollOutStore(ReleaseStore):
         not judged, unless that is to be overridden, and for a bundle whose sequence number is not above all others.
         """
         with self._transaction() as db:
+            hold_commands(db)
             if bundle is not None:
                 self._keep_bundle(db, bundle, actor)
             self._release(db, model_id, population, actor, share, despite_gates=despite_gates)
@@ -50,6 +52,7 @@ class RollOutStore(ReleaseStore):
         back to what it had itself. Raises NotFoundError when there is nothing to go back to.
         """
         with self._transaction() as db:
+            hold_commands(db)
             release = self._roll_back(db, population, actor)
             self._end_replaced(db, actor)
             return release
@@ -69,6 +72,7 @@ class RollOutStore(ReleaseStore):
         `population` is the model's own. Raises ConfigError as `release`, and where the model is in force already.
         """
         with self._transaction() as db:
+            hold_commands(db)
             reference = in_force(history_of(db, PopulationId(spec.population)))
             if reference is None or reference.model_id == model_id:
                 raise ConfigError(

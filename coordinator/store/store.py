@@ -19,7 +19,7 @@ from sqlalchemy.dialects import postgresql
 
 from coordinator.store import account, audit, releases, round_log
 from coordinator.store.audit import AuditLog
-from coordinator.store.database import hold_new_tasks, open_migrated
+from coordinator.store.database import hold_commands, open_migrated
 from coordinator.store.rollouts import RollOutStore, is_under_way
 from coordinator.store.rows import (
     CANDIDATE_ROWS,
@@ -147,7 +147,7 @@ class Store(RollOutStore):
         Raises AlreadyExistsError while another task of that name goes on: people say names, and would mean either.
         """
         with self._transaction() as db:
-            hold_new_tasks(db)
+            hold_commands(db)
             same = TASKS.c.idempotency_token == task.idempotency_token
             if (earlier := TASK_ROWS.first(db, same)) is not None:
                 return earlier

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from mien.errors import ConfigError, NotFoundError
 from mien.protocol.rounds import BlobId, Stage
 from mien.rounds.machine import RoundState
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, RoundChange, TaskState
+from mien.rounds.rollouts import RollOutSpec, RollOutState
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock
 from tests.coordinator.store.test_store import model, of_replicas_at_once, task
@@ -252,4 +253,39 @@ def test_a_model_that_is_being_released_is_not_given_up(postgres_url: str) -> No
     found = of_replicas_at_once(postgres_url, release, lambda replica: replica.forget_round_models("t1", keep=1))
     assert found == [set(), set()]
     assert store.model(B).removed_ms is None
+    store.close()
+
+
+def test_replicas_that_begin_a_roll_out_at_once_begin_one(postgres_url: str) -> None:
+    store = Store.open(postgres_url, Clock())
+    store.add_model(model("a"), actor="alice")
+    store.add_model(model("b"), actor="alice")
+    store.release(A, population=None, actor="alice")
+
+    def begin(replica: Store) -> str:
+        return replica.start_roll_out(B, RollOutSpec(), population=None, actor="alice").state
+
+    first, second = of_replicas_at_once(postgres_url, begin, begin)
+    assert first == RollOutState.EVALUATING
+    assert isinstance(second, ConfigError)
+    assert "being rolled out already" in second.message
+    assert len(store.roll_outs()) == 1
+    store.close()
+
+
+def test_a_bundle_that_another_replica_overtakes_is_not_released(postgres_url: str) -> None:
+    """What phones took the newer one of would refuse it."""
+    store = Store.open(postgres_url, Clock())
+    for name in "abc":
+        store.add_model(model(name), actor="alice")
+
+    def releases(model_id: str, sequence: int) -> Callable[[Store], str]:
+        bundle = BundleRecord(sequence, model_id, str(sequence).encode(), b"", b"{}")
+        return lambda replica: str(replica.release(model_id, population=None, actor="alice", bundle=bundle))
+
+    first, second = of_replicas_at_once(postgres_url, releases(B, 6), releases(C, 5))
+    assert first == "None"
+    assert isinstance(second, ConfigError)
+    assert "sequence number 5" in second.message
+    assert store.released_ids() == {B}
     store.close()
