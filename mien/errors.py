@@ -41,6 +41,7 @@
     │   └── RateLimitedError        too many calls: retry after the pause it names
     └── StorageError                disk or key store failed; what was stored before is unchanged
         ├── DiskFullError           no space left: free some, run again
+        ├── FileAccessError         may not read or write a file, or the disk is read-only: see to owner, permissions
         ├── DatabaseError           database refused what it was told: a fault of the program; report it with the log
         └── KeyStoreError           key missing, unreadable or wrong: restore the key, or wipe and enrol again
 
@@ -234,6 +235,10 @@ class DiskFullError(StorageError):
     """No space is left on the disk."""
 
 
+class FileAccessError(StorageError):
+    """A file or folder may not be read or written, or its disk is read-only."""
+
+
 class DatabaseError(StorageError):
     """The database refused what the program told it."""
 
@@ -285,6 +290,7 @@ TABLE: Final[dict[type[MienError], ErrorRow]] = {
     DiskFullError: ErrorRow("RESOURCE_EXHAUSTED", 60),
     KeyStoreError: ErrorRow("INTERNAL", 61),
     DatabaseError: ErrorRow("INTERNAL", 62),
+    FileAccessError: ErrorRow("INTERNAL", 63),
 }
 
 BY_CODE: Final[dict[str, type[MienError]]] = {cls.code: cls for cls in TABLE}

@@ -21,6 +21,7 @@ def main() -> None:
         "# Errors\n\n"
         "Every program ends with one sentence that says what happened and what to do, and with the exit code below.\n"
         'With `--json` the error is one JSON object on stderr: `{"error": code, "message": sentence}`.\n'
+        "A command line that is wrong is a `config`: without `--json` its usage is shown above the sentence.\n"
         "Over gRPC the code travels in the trailing metadata `mien-error`. Written by `scripts/write_errors_page.py`\n"
         "from `mien/errors.py`, whose docstring draws the tree.\n\n"
         "| code | exit code | gRPC status | what it means |\n|---|---|---|---|\n" + "\n".join(rows) + "\n\n"

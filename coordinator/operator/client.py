@@ -17,7 +17,7 @@ from coordinator.keys import pki
 from coordinator.keys.credentials import OperatorCredentials
 from coordinator.keys.tls import who_answers
 from coordinator.operator.sending import sent
-from mien.errors import CertificateError, CorruptDataError, KeyStoreError, NotFoundError, UnreachableError
+from mien.errors import CertificateError, CorruptDataError, FileAccessError, NotFoundError, UnreachableError
 from mien.models import bundles
 from mien.protocol import CHUNK_BYTES, PROTOCOL_VERSIONS
 from mien.protocol.canonical import parse_json, task_to_json, to_canonical_json
@@ -333,6 +333,6 @@ def _reading(path: Path) -> Iterator[None]:
     except FileNotFoundError as error:
         raise NotFoundError(f"{path} is gone; make it again, and let it be until it is sent") from error
     except PermissionError as error:
-        raise KeyStoreError(f"may not read {path}; check its owner and permissions") from error
+        raise FileAccessError(f"may not read {path}; check its owner and permissions") from error
     except OSError as error:
         raise CorruptDataError(f"{path} cannot be read ({error.strerror}); check the disk, or make it again") from error

@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import structlog
 
-from mien.errors import DiskFullError, KeyStoreError, UnavailableError, UnreachableError
+from mien.errors import DiskFullError, FileAccessError, UnavailableError, UnreachableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 _LOG: Final = structlog.get_logger()
 _GROUP: Final = 500
 
-_OF_THE_DATABASE: Final = (UnavailableError, DiskFullError, KeyStoreError)
+_OF_THE_DATABASE: Final = (UnavailableError, DiskFullError, FileAccessError)
 """Errors that no single item causes: asking again for each alone would find the same."""
 
 

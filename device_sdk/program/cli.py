@@ -24,7 +24,7 @@ from device_sdk.storage.home import default_root
 from mien.errors import (
     TABLE,
     ConfigError,
-    KeyStoreError,
+    FileAccessError,
     LowQualityError,
     MultipleFacesError,
     NoFaceError,
@@ -890,7 +890,7 @@ def _system_errors() -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        raise KeyStoreError(f"may not use {error.filename or 'a file'}; check its owner and permissions") from error
+        raise FileAccessError(f"may not use {error.filename or 'a file'}; check its owner and permissions") from error
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         raise ConfigError(f"cannot use {error.filename or 'a file'} ({error.strerror}); check the path") from error
 

@@ -30,6 +30,7 @@ from device_sdk.storage.sealing import SecretKey, bind, seal, unseal
 from mien.errors import (
     CorruptDataError,
     DiskFullError,
+    FileAccessError,
     KeyStoreError,
     StorageError,
     UnreachableError,
@@ -571,7 +572,7 @@ def _database_errors(kind: VaultKind) -> Iterator[None]:
         if code in _BUSY:
             raise UnreachableError(f"{name} is in use by another program; run again when it has ended") from error
         if code in _REFUSED:
-            raise KeyStoreError(f"may not write {name}; check the folder's owner and permissions") from error
+            raise FileAccessError(f"may not write {name}; check disk, owner and permissions of its folder") from error
         if code == sqlite3.SQLITE_IOERR:
             raise DiskFullError(f"the disk refused while reading or writing {name}; check it, run again") from error
         raise CorruptDataError(f"{name} is damaged ({type(error).__name__}); {kind.repair}") from error

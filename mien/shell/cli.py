@@ -16,7 +16,7 @@ import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from mien.errors import TABLE, ConfigError, DiskFullError, MienError, NotFoundError
+from mien.errors import TABLE, ConfigError, DiskFullError, FileAccessError, MienError, NotFoundError
 from mien.shell import doing, exits
 from mien.shell.memory import refuse_core_dumps
 
@@ -78,7 +78,7 @@ def run(
         try:
             for_machines = _for_machines(json_errors)
             with doing.program(_at_work(app, sys.argv), ERR, for_machines=for_machines, relays=relays):
-                code = _called(app)
+                code = _called(app, for_machines=for_machines)
             sys.exit(code)
         except MienError as error:
             fail(error, as_json=json_errors, wording=wording)
@@ -118,8 +118,11 @@ def _at_work(app: typer.Typer, arguments: Sequence[str]) -> str:
     return " ".join(words) + re.sub(r"\s+", " ", sentence)
 
 
-def _called(app: typer.Typer) -> int:
-    """Return the exit code of what the command line asks for, once all that it prints is written."""
+def _called(app: typer.Typer, *, for_machines: bool) -> int:
+    """Return the exit code of what the command line asks for, once all that it prints is written.
+
+    Raises ConfigError for a mistake in a command line that is `for_machines`; people are shown how it is used.
+    """
     streams = sys.stdout, sys.stderr
     try:
         ended = app(standalone_mode=False)
@@ -128,6 +131,8 @@ def _called(app: typer.Typer) -> int:
         tell("Aborted!")
         return exits.EXIT_INTERRUPTED
     except typer.TyperException as error:  # a mistake in the command line
+        if for_machines and (message := error.format_message()):
+            raise ConfigError(f"{message.rstrip('.')}; --help says how the command is used") from error
         error.show()  # type: ignore[attr-defined]
         return max(error.exit_code, TABLE[ConfigError].exit_code)
     except SystemExit as ended:
@@ -148,6 +153,8 @@ def _refused(error: OSError) -> MienError:
     where = f"{error.filename}: " if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFullError(f"{where}{error.strerror}; free some space, then run again")
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return FileAccessError(f"{where}{error.strerror}; check its owner, permissions and disk, or name another path")
     if error.errno == errno.EBADF and not where:
         return NotFoundError("nothing can be printed: the output is closed; leave it open, or name a file")
     if error.errno == errno.ENOENT and isinstance(error.filename, str | Path):

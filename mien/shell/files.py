@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from mien.errors import AlreadyExistsError, CorruptDataError, DiskFullError, KeyStoreError, MissingDependencyError
+from mien.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    DiskFullError,
+    FileAccessError,
+    KeyStoreError,
+    MissingDependencyError,
+)
 
 
 class InFolder:
@@ -34,8 +41,10 @@ def storage_errors(what: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             raise DiskFullError(f"no space left while writing {what}; free some space and run again") from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            raise KeyStoreError(f"may not write {what}; check the folder's owner and permissions") from error
+        if error.errno == errno.EROFS:
+            raise FileAccessError(f"cannot write {what}: the disk is read-only; name another folder") from error
+        if error.errno in (errno.EACCES, errno.EPERM):
+            raise FileAccessError(f"may not write {what}; check the folder's owner and permissions") from error
         raise
 
 

@@ -22,7 +22,7 @@ from coordinator.store.store import Store
 from mien.errors import (
     ConfigError,
     DatabaseError,
-    KeyStoreError,
+    FileAccessError,
     MienError,
     NotFoundError,
     RateLimitedError,
@@ -42,7 +42,7 @@ def test_a_reader_cannot_write(database_url: str) -> None:
     try:
         assert reader.ask(lambda db: revision(db, 0)).audit_position == 1
         for statement in ("DELETE FROM audit_entries", "INSERT INTO settings VALUES ('a', 'b')", "DROP TABLE tasks"):
-            with pytest.raises((ConfigError, KeyStoreError, DatabaseError)):
+            with pytest.raises((ConfigError, FileAccessError, DatabaseError)):
                 reader.ask(lambda db, statement=statement: db.exec_driver_sql(statement))
         assert reader.ask(lambda db: revision(db, 0)).audit_position == 1
     finally:

@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 from coordinator.registrar import store as store_module
 from coordinator.registrar.store import CertificateRecord, DeviceRecord, InviteRecord, Store
 from coordinator.store.database import open_engine
-from mien.errors import ConfigError, CorruptDataError, DiskFullError, KeyStoreError, VersionError
+from mien.errors import ConfigError, CorruptDataError, DiskFullError, FileAccessError, VersionError
 
 A, B, C = "a" * 32, "b" * 32, "c" * 32
 
@@ -165,7 +165,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, sqlite_url: str) -> None:
 
 
 def test_a_store_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
-    with pytest.raises(KeyStoreError, match="permissions"):
+    with pytest.raises(FileAccessError, match="permissions"):
         Store.open(f"sqlite:///{tmp_path / 'nowhere' / 'registrar.db'}")
     with pytest.raises(ConfigError, match="store_url"):
         Store.open("nonsense")

@@ -17,7 +17,7 @@ from device_sdk.people.gallery import Gallery
 from device_sdk.program.cli import app
 from device_sdk.program.words import typed
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
-from mien.errors import TABLE, ConfigError, CorruptDataError, InviteError, KeyStoreError, MienError, NotFoundError
+from mien.errors import TABLE, ConfigError, CorruptDataError, FileAccessError, InviteError, MienError, NotFoundError
 from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.device_sdk.programs import ENVIRONMENT, command
 from tests.device_sdk.synthetic import OWNER, images_of
@@ -104,7 +104,7 @@ def test_settings_that_cannot_be_read(phone: Phone, words: str) -> None:
 def test_a_new_home_on_a_read_only_folder(tmp_path: Path) -> None:
     (tmp_path / "ro").mkdir(mode=0o500)
     for home, words in (("ro", ["status"]), ("ro/below", ["join", "mien://join"])):
-        assert "may not write" in Phone(tmp_path / home).refuses(*words, error=KeyStoreError, bound=True)
+        assert "may not write" in Phone(tmp_path / home).refuses(*words, error=FileAccessError, bound=True)
         code, lines = Phone(tmp_path / home).says("config", "show", bound=True)
         assert (code, lines) == (0, [])
 
@@ -114,7 +114,7 @@ def test_a_used_home_that_became_read_only(phone: Phone) -> None:
     phone.home.chmod(0o500)
     assert phone.says("gallery", "list", bound=True) == (0, [])
     for words in ("gallery remove Ada --yes", "participate", "gallery wipe --yes"):
-        assert "may not write" in phone.refuses(*words.split(), error=KeyStoreError, bound=True)
+        assert "may not write" in phone.refuses(*words.split(), error=FileAccessError, bound=True)
 
 
 @needs_permissions
@@ -123,7 +123,7 @@ def test_a_piece_of_the_home_that_may_not_be_read(phone: Phone, name: str) -> No
     path = phone.home / name
     path.touch()
     path.chmod(0o000)
-    sentence = phone.refuses("gallery", "list", error=KeyStoreError, bound=True)
+    sentence = phone.refuses("gallery", "list", error=FileAccessError, bound=True)
     assert "owner and permissions" in sentence
     assert str(phone.home) in sentence or name == "device.db"
 

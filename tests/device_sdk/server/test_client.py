@@ -26,6 +26,7 @@ from mien.errors import (
     DatabaseError,
     DiskFullError,
     DrainingError,
+    FileAccessError,
     FingerprintError,
     KeyStoreError,
     LateError,
@@ -264,7 +265,10 @@ def test_an_error_that_repetition_cannot_help_is_raised_at_once(fleet: Fleet) ->
     assert script.calls == ["check_in"]
 
 
-@pytest.mark.parametrize("error", [DiskFullError("no space left"), KeyStoreError("locked"), DatabaseError("refused")])
+@pytest.mark.parametrize(
+    "error",
+    [DiskFullError("no space left"), KeyStoreError("locked"), DatabaseError("refused"), FileAccessError("read-only")],
+)
 def test_a_server_that_cannot_store_is_waited_for_like_one_that_is_away(fleet: Fleet, error: MienError) -> None:
     """Its full disk is not this phone's: a phone that ended with that error would not be back when there is room."""
     script = Script()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
-from mien.errors import ConfigError, KeyStoreError, MienError
+from mien.errors import ConfigError, FileAccessError, MienError
 from mien.records import to_mapping
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.base import device_seed
@@ -239,7 +239,7 @@ def test_a_model_of_an_earlier_run_that_cannot_be_removed_stops_the_start(
     (run.pretrained / "model.json").write_text("{}")
     with monkeypatch.context() as patched:
         patched.setattr(os, "rmdir", refused)
-        with pytest.raises(KeyStoreError, match=r"may not write .*pretrained"):
+        with pytest.raises(FileAccessError, match=r"may not write .*pretrained"):
             run.start(spec, Header.now(spec.name, to_mapping(spec), "0" * 64, 0))
     assert not run.experiment.exists()
 

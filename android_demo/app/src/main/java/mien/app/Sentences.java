@@ -67,6 +67,7 @@ public final class Sentences {
                 return R.string.error_busy;
             case DISK_FULL:
             case DATABASE:
+            case FILE_ACCESS:
                 return R.string.error_disk;
             case KEY_STORE:
                 return R.string.error_key_store;

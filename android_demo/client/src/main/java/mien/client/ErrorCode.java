@@ -38,6 +38,7 @@ public enum ErrorCode {
     /** Of this client alone: the fleet wants a key that hardware attests, and this phone's is not, or not well enough. */
     NOT_ATTESTED("not_attested"),
     DATABASE("database"),
+    FILE_ACCESS("file_access"),
     /** Of this client alone: another program has this device's home open. */
     IN_USE("in_use"),
     /** Of this client alone: whoever began the work stopped it; nothing is wrong with the network, nor lost. */

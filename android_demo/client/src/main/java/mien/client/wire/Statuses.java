@@ -40,7 +40,7 @@ public final class Statuses {
                     foreign(error.getStatus().getCode()), text + "; check address and network, retry", retryMs, error);
         }
         ErrorCode code = ErrorCode.of(word);
-        if (code == ErrorCode.DISK_FULL || code == ErrorCode.DATABASE || code == ErrorCode.CANCELLED || code.isOutOfReach() || code == ErrorCode.KEY_LOST) {
+        if (code == ErrorCode.DISK_FULL || code == ErrorCode.DATABASE || code == ErrorCode.FILE_ACCESS || code == ErrorCode.CANCELLED || code.isOutOfReach() || code == ErrorCode.KEY_LOST) {
             // A server whose own disk, database or keys fail is one that is away; of this phone's keys it says nothing.
             String text = peer + " cannot store anything now (" + details + "); this is for its operator to mend";
             return new MienException(ErrorCode.UNREACHABLE, text, retryMs, error);
