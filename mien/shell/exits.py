@@ -7,12 +7,15 @@ import ctypes
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import select
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -52,10 +55,23 @@ def start(module: str, *, extra: str = "") -> NoReturn:
 
 
 def end_with_parent() -> None:
-    """Have the system kill this process when the thread that started it ends, however that ends: Linux alone can."""
+    """Have this process end when the one that started it ends, however that ends.
+
+    One that multiprocessing started watches its parent in a thread: whichever thread there submitted the first work may
+    end early. Any other is killed by the system, Linux alone, with the thread that started it.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent,), daemon=True).start()
+        return
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _end_after(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)
 
 
 def fail_without(error: ModuleNotFoundError) -> NoReturn:

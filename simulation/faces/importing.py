@@ -19,9 +19,9 @@ from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from device_sdk.faces.images import display_name
 from mien.errors import ConfigError, EmptyFolderError, InputError, NotFoundError
 from mien.shell.doing import doing
+from mien.shell.exits import end_with_parent
 from mien.shell.version import software
 from mien.specs import FaceInputSpec
-from simulation.faces.children import end_with_parent
 from simulation.faces.datasets import find_people
 from simulation.faces.recordio import RecordArchive
 from simulation.faces.store import StoreManifest

@@ -17,8 +17,8 @@ from typing import Final
 
 from mien.errors import ConfigError, MienError
 from mien.shell import provenance
+from mien.shell.exits import end_with_parent
 from mien.shell.files import make_folder, write_atomically
-from simulation.faces.children import end_with_parent
 from simulation.runs.experiment import FORMAT, Experiment, Failure, Job, Measure, Results, read_record, read_results
 
 TICK_S: Final = 1.0

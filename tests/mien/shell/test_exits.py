@@ -6,14 +6,17 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mien.errors import TABLE, ConfigError, DiskFullError, MissingDependencyError, NotFoundError
-from mien.shell.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_READER_GONE
+from mien.shell.exits import EXIT_FAULT, EXIT_INTERRUPTED, EXIT_READER_GONE, end_with_parent
 
 PROGRAM = r"""
 import errno, sys
@@ -192,6 +195,32 @@ end_with_parent()
 print("up", flush=True)
 time.sleep(600)
 """
+
+
+def answers_twice(connection: Connection) -> None:
+    """Say that this process is up and, once it is asked, that it still is."""
+    end_with_parent()
+    connection.send("up")
+    connection.recv()
+    connection.send("still up")
+
+
+def test_a_process_of_a_pool_outlives_the_thread_that_started_it() -> None:
+    ours, theirs = get_context("spawn").Pipe()
+    child = get_context("spawn").Process(target=answers_twice, args=(theirs,))
+    first: list[str] = []
+
+    def begin() -> None:
+        child.start()
+        theirs.close()
+        first.append(ours.recv())
+
+    thread = threading.Thread(target=begin)
+    thread.start()
+    thread.join()
+    ours.send("and now?")
+    assert (first, ours.recv()) == (["up"], "still up")
+    child.join()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems end no child with its parent")
