@@ -50,16 +50,17 @@ def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[En
     return tuple(_measure(engine, model, graphs, threads) for engine in ENGINES)
 
 
-def fastest(figures: Sequence[EngineFigures]) -> EngineFigures:
-    """Return the engine with the shortest step; where none can train here, that with the shortest embedding.
+def fastest(figures: Sequence[EngineFigures], *, trains: bool) -> EngineFigures:
+    """Return the engine with the shortest step on a device that `trains`; where none can, or need, that with the
+    shortest embedding.
 
     Raises MissingDependencyError where none can embed.
     """
     usable = [each for each in figures if each.embed_ms is not None]
     if not usable:
         raise MissingDependencyError(f"no engine can run this model here: {'; '.join(each.lacks for each in figures)}")
-    able = [each for each in usable if each.step_ms is not None]
-    return min(able or usable, key=lambda each: (each.step_ms or 0.0, each.embed_ms or 0.0))
+    able = [each for each in usable if trains and each.step_ms is not None]
+    return min(able or usable, key=lambda each: (each.step_ms or 0.0 if able else 0.0, each.embed_ms or 0.0))
 
 
 def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> EngineFigures:

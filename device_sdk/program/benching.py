@@ -26,7 +26,10 @@ from mien.shell.cli import say
 
 @dataclass(frozen=True)
 class Looked:
-    """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it."""
+    """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it.
+
+    The fastest engine of a device that `trains`, in a fleet, is that of the shortest step, else of an embedding.
+    """
 
     engines: tuple[EngineFigures, ...]
     fastest: EngineFigures
@@ -36,6 +39,7 @@ class Looked:
     unseen: str = ""
     variants: tuple[Variant, ...] = ()
     threshold_by_hand: float | None = None
+    trains: bool = True
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -69,7 +73,7 @@ class Looked:
         for engine in self.engines:
             if engine.lacks:
                 say(f"{engine.engine}: {engine.lacks}.")
-        say(f"{self.fastest.engine} has the shortest training step.")
+        say(self._of_engines())
         forms = Table("form", "embedding (ms)", "memory (MB)", "file (MB)", "accuracy", box=None)
         for form in self.forms:
             numbers = map(_number, (form.embed_ms, form.memory_mb, form.size_mb))
@@ -80,6 +84,17 @@ class Looked:
         say(self._conclusion(tier, now_used, saved=saved))
         if self.threshold_by_hand is not None:
             say(said_of_threshold(self.threshold_by_hand, now_used or tier))
+
+    def _of_engines(self) -> str:
+        """Return which engine is the fastest, at what, and what a dash stands for where there is one."""
+        name, engines = self.fastest.engine, self.engines
+        by_step = self.trains and self.fastest.step_ms is not None
+        told = f"{name} has the shortest training step." if by_step else f"{name} is the fastest to embed a face."
+        if not self.trains:
+            told += " Only that counts here: a device in no fleet trains nothing."
+        if any(None in (each.embed_ms, each.step_ms) for each in engines):
+            told += " A dash: the engine cannot do that here, as said above."
+        return told
 
     def _conclusion(self, tier: str, now_used: str | None, *, saved: bool) -> str:
         limit = f"{self.budget.max_ms:g} ms" + ("" if self.budget.max_mb is None else f" and {self.budget.max_mb:g} MB")
@@ -98,7 +113,7 @@ def looked_at(device: Device) -> Looked:
     settings = device.config
     model = device.recogniser().model
     engines = measure_engines(model, device.home.graphs, threads=settings.threads)
-    best = fastest(engines)
+    best = fastest(engines, trains=device.is_in_fleet)
     forms = [FormFigures(FLOAT32, best.embed_ms, best.embed_mb, model.theta.nbytes / 1e6)]
     variants, unseen = _offered(device, model.model_id)
     for variant in variants:
@@ -109,7 +124,15 @@ def looked_at(device: Device) -> Looked:
         forms.append(measure_variant(variant, load, max_fmr=settings.verification.max_fmr))
     by_hand = settings.verification.threshold
     return Looked(
-        engines, best, tuple(forms), choose(forms, settings.inference), settings.inference, unseen, variants, by_hand
+        engines,
+        best,
+        tuple(forms),
+        choose(forms, settings.inference),
+        settings.inference,
+        unseen,
+        variants,
+        by_hand,
+        trains=device.is_in_fleet,
     )
 
 

@@ -41,15 +41,18 @@ def test_engines_without_graphs_say_so(tmp_path: Path) -> None:
         assert f"`mien-device update --runtime {figures.engine}` fetches those of a signed release" in figures.lacks
 
 
-def test_the_fastest_is_that_with_the_shortest_step() -> None:
+def test_the_fastest_is_that_with_the_shortest_step_and_to_embed_where_nothing_is_trained() -> None:
     torch = EngineFigures("torch", 1.0, 9.0, 50.0)
     onnx = EngineFigures("onnxruntime", 2.0, 5.0, 20.0)
     no_step = EngineFigures("executorch", 0.5, lacks="no graph")
     gone = EngineFigures("torch", lacks="not installed")
-    assert fastest([torch, onnx, no_step]) == onnx
-    assert fastest([gone, no_step]) == no_step
-    with pytest.raises(MissingDependencyError, match="not installed"):
-        fastest([gone])
+    assert fastest([torch, onnx, no_step], trains=True) == onnx
+    assert fastest([torch, onnx, no_step], trains=False) == no_step
+    assert fastest([torch, onnx], trains=False) == torch
+    for trains in (True, False):
+        assert fastest([gone, no_step], trains=trains) == no_step
+        with pytest.raises(MissingDependencyError, match="not installed"):
+            fastest([gone], trains=trains)
 
 
 @pytest.mark.parametrize(
