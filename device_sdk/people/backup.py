@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from device_sdk.storage.sealing import SecretKey, seal, unseal
+from device_sdk.storage.sealing import SecretKey, seal
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.shell.keys import RandomBytes, secret_bytes
-from mien.shell.sealing import KEY_BYTES
+from mien.shell.sealing import KEY_BYTES, Sealer
 
 MAGIC: Final = b"MIENGAL1"
 MIN_PASSWORD: Final = 10
@@ -48,7 +48,11 @@ def unseal_backup(data: bytes, password: str) -> bytes:
         raise CorruptDataError("the exported gallery's header is damaged; export it again")
     prefix, sealed = data[: start + length], data[start + length :]
     key = _derive(password, *_parse_header(prefix[start:]))
-    return unseal(key, sealed, prefix, what="the exported gallery (or its password is another one)")
+    failing = (
+        "the exported gallery does not open: the password is another one, or the file is damaged; type the password of "
+        "this export, or take another copy of the file. Nobody was added, and who is enrolled stays"
+    )
+    return Sealer(key.unmasked(), failing=failing).open(sealed, place=prefix)
 
 
 def _parse_header(header: bytes) -> tuple[bytes, int, int, int]:
