@@ -37,10 +37,30 @@ def folder_option(name: str, *default: Any) -> Any:
     return typer.Option(*default, "--home", envvar=variable, help=f"The {name}'s folder.", default_factory=usual)
 
 
+def typed(path: Path) -> str:
+    """Return a path as it is typed in a shell, in quotes where it needs them."""
+    return shlex.quote(os.fspath(path))
+
+
+def usual_home() -> Path:
+    """Return the coordinator's folder that commands take where none is named."""
+    return Path(os.environ.get("MIEN_COORDINATOR_HOME") or _data_folder() / "coordinator")
+
+
 def home_flag(home: Path) -> str:
     """Return what a command that is told to type next needs to find a coordinator's folder; empty where nothing."""
-    usual = Path(os.environ.get("MIEN_COORDINATOR_HOME") or _data_folder() / "coordinator")
-    return "" if home == usual else f" --home {shlex.quote(os.fspath(home))}"
+    return "" if home == usual_home() else f" --home {typed(home)}"
+
+
+def key_flag(home: Path) -> str:
+    """Return what a release that is told to type next needs to be signed; empty where this coordinator has no key.
+
+    Where a quick start made the folder, its key lies beside it; of any other nobody here knows where it is kept.
+    """
+    if not CoordinatorHome(home).resolve().config.release_key:
+        return ""
+    beside = home.parent / "release.key"
+    return f" --key {typed(beside) if beside.is_file() else 'release.key'}"
 
 
 def _usual_operator() -> Path:

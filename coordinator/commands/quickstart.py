@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from coordinator.commands import both
-from coordinator.commands.common import Json, now
+from coordinator.commands.common import Json, now, typed
 from coordinator.home.config import CoordinatorConfig
 from coordinator.home.folder import ServerHome
 from coordinator.home.home import CoordinatorHome
@@ -129,25 +129,56 @@ class QuickFleet:
         """Whether a quick start was begun in this folder."""
         return self.registrar.config_path.is_file() and self.coordinator.config_path.is_file()
 
-    def say_next(self) -> None:
-        """Print what to do with the fleet."""
-        folder, join = self.folder, self.registrar.resolve().config.address
+    def invites(self) -> list[str]:
+        """Return the invites in the fleet's file."""
+        return self.invites_path.read_text(encoding="utf-8").split()
+
+    def say_next(self, num_open: int) -> None:
+        """Print what to do with the fleet, of whose invites so many still work."""
+        folder, join, invites = self.folder, self.registrar.resolve().config.address, self.invites()
         say(f"A fleet is up in {folder}: phones join at {join}. Ctrl-C stops it, and the same command goes on with it.")
         say("Next, in another terminal:")
-        say(f"  mien-coordinator task submit {self.task_path} --home {folder / 'coordinator'}")
-        phones = len(self.invites_path.read_text(encoding="utf-8").split())
-        say(f"  mien-sim phones --invites {self.invites_path} --count {phones} --rounds 1 --out {folder / 'phones'}")
-        say(f"Those phones are emulated. Real ones join with the QR codes in {self.invites_page_path}; more of them:")
-        home = f"--home {folder / 'coordinator'} --operator {folder / 'operator'}"
+        say(f"  mien-coordinator task submit {typed(self.task_path)} --home {typed(folder / 'coordinator')}")
+        are_new = num_open == len(invites)
+        source = f"--invites {typed(self.invites_path)}" if are_new else f"--operator {typed(folder / 'operator')}"
+        say(f"  mien-sim phones {source} --count {len(invites)} --rounds 1 --out {typed(self._new_phones())}")
+        home = f"--home {typed(folder / 'coordinator')} --operator {typed(folder / 'operator')}"
+        if are_new:
+            page = self.invites_page_path
+            say(f"Those phones are emulated. Real ones join with the QR codes in {page}; more of them:")
+        else:
+            say(
+                f"Those phones are emulated, and new ones. Of the {len(invites)} invites in {self.invites_path} "
+                f"{num_open or 'none'} still work{'s' * (num_open < 2)}: an invite works once. More for real phones:"
+            )
         say(f"  mien-coordinator device invite --count 5 --out more.html {home}")
         say("For production give each server a machine of its own, and take release.key off this one: docs/operator.md")
+
+    def _new_phones(self) -> Path:
+        """Return a folder for emulated phones that is not there yet."""
+        folders = (self.folder / f"phones{number}" for number in ("", *range(2, 10_000)))
+        return next(folder for folder in folders if not folder.exists())
+
+
+@dataclass(frozen=True)
+class _Up:
+    """A fleet that phones can join: its released model, and how many invites in its file still work."""
+
+    model_id: str
+    num_open: int
 
 
 def quickstart(
     folder: Annotated[Path, typer.Argument(help="A new folder for the fleet; an earlier one's goes on.")],
     invites: Annotated[
-        int, typer.Option(min=4, max=100, help="How many phones a new fleet invites, and its first task wants.")
-    ] = _INVITES,
+        int | None,
+        typer.Option(
+            min=4,
+            max=100,
+            help="How many phones a new fleet invites, and its first task wants; default: 5. For an earlier fleet: how "
+            "many new invites its files get.",
+        ),
+    ] = None,
     address: Annotated[
         str,
         typer.Option(help="This machine's name or IP as phones reach it; default: 127.0.0.1, for phones on it alone."),
@@ -175,18 +206,18 @@ def quickstart(
     else:
         host = _host_of(address)
         _check_free(*_configs(host, port or _PORT), f"name other ports: {_elsewhere(folder)}")
-        make_fleet(fleet, invites, host, port or _PORT)
+        make_fleet(fleet, invites or _INVITES, host, port or _PORT)
     logs.configure(as_json=as_json)
 
-    def announce(released: str) -> None:
+    def announce(up: _Up) -> None:
         addresses = {
             "registrar": fleet.registrar.resolve().config.address,
             "coordinator": fleet.coordinator.resolve().config.address,
         }
         made = {"task": str(fleet.task_path), "invites": str(fleet.invites_path), "public": str(fleet.public_path)}
-        told = {"ready": True, **addresses, "model_id": released, **made, "pid": os.getpid()}
+        told = {"ready": True, **addresses, "model_id": up.model_id, **made, "pid": os.getpid()}
         write_ready(told)
-        shell.emit(told, as_json=as_json, human=fleet.say_next)
+        shell.emit(told, as_json=as_json, human=lambda: fleet.say_next(up.num_open))
         sys.stdout.flush()
 
     with doing("Starting the registrar and the coordinator"), ready.ready_file(ready_file) as write_ready:
@@ -292,8 +323,8 @@ def _check_same(fleet: QuickFleet, address: str, port: int) -> None:
         )
 
 
-def _serve(fleet: QuickFleet, invites: int, announce: Callable[[str], None]) -> None:
-    """Serve both servers in this process until SIGTERM or SIGINT; `announce` is told the released model."""
+def _serve(fleet: QuickFleet, invites: int | None, announce: Callable[[_Up], None]) -> None:
+    """Serve both servers in this process until SIGTERM or SIGINT; `announce` is told once phones can come."""
     import asyncio
 
     from coordinator.store.database import sole_server
@@ -314,8 +345,8 @@ def _serve(fleet: QuickFleet, invites: int, announce: Callable[[str], None]) -> 
 
 
 @contextlib.asynccontextmanager
-async def _running(fleet: QuickFleet, invites: int) -> AsyncIterator[str]:
-    """Run both servers while the block runs; yield the released model's id once phones can come."""
+async def _running(fleet: QuickFleet, invites: int | None) -> AsyncIterator[_Up]:
+    """Run both servers while the block runs; yield once phones can come."""
     from coordinator import serve
     from coordinator.operator.client import connect
     from coordinator.registrar import server
@@ -334,8 +365,7 @@ async def _running(fleet: QuickFleet, invites: int) -> AsyncIterator[str]:
                 f"this machine does not reach its own servers at {coordinator.address}; see that the address is its "
                 "own, or make another fleet in a new folder, with --address"
             ) from error
-        await _invite(fleet, invites)
-        yield released
+        yield _Up(released, await _invite(fleet, invites))
 
 
 async def _released(fleet: QuickFleet, coordinator: Coordinator) -> str:
@@ -366,15 +396,28 @@ async def _released(fleet: QuickFleet, coordinator: Coordinator) -> str:
     return (await coordinator.release(kept.model_id, signed=signed)).model_id
 
 
-async def _invite(fleet: QuickFleet, count: int) -> None:
-    """Make a new fleet's invites."""
+async def _invite(fleet: QuickFleet, count: int | None) -> int:
+    """Make a new fleet's invites, or so many for an earlier one; return how many of those in its file still work."""
     from coordinator.commands.invites import invites_of, write_invites
     from coordinator.operator.registrar_client import connect_admin
 
-    if fleet.invites_path.exists():
-        return
+    if fleet.invites_path.exists() and count is None:
+        return _num_open(fleet)
+    count = count or _INVITES
     operator = fleet.operator
     async with connect_admin(operator.resolve().config.admin_address, operator.operator_credentials()) as registrar:
         issued = [each async for each in invites_of(registrar, "default", count, note="quick start")]
     for path in (fleet.invites_page_path, fleet.invites_path):
         write_invites(issued, path)
+    return count
+
+
+def _num_open(fleet: QuickFleet) -> int:
+    """Return how many of the invites in the fleet's file are neither used nor over."""
+    from coordinator.registrar.issuing import token_hash
+    from mien.protocol.invite import Invite
+
+    with fleet.registrar.store() as store, store.begin() as transaction:
+        kept = [transaction.invite(token_hash(Invite.from_url(url).token)) for url in fleet.invites()]
+    now_unix_s = now().timestamp()
+    return sum(each is not None and each.used_unix_s is None and each.expires_unix_s > now_unix_s for each in kept)

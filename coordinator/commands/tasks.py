@@ -13,7 +13,7 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, now
+from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, key_flag, now
 from coordinator.commands.tables import Column, listing
 from mien.errors import AlreadyExistsError, ConfigError, DrainingError, NotFoundError, UnreachableError
 from mien.format import gathered
@@ -69,7 +69,7 @@ def submit(
     ] = "",
     as_json: Json = False,
 ) -> None:
-    """Submit a task, after saying what it will show the server.
+    """Submit a task, and say what it will show the server.
 
     Example: mien-coordinator task submit fedface.toml
     """
@@ -80,13 +80,12 @@ def submit(
 
     async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str]:
         earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
-        if not as_json:
-            _say_task(task, shown)
         return await coordinator.submit(task, token or secret_hex(16)), earlier
 
     status, earlier = ask(home, question)
 
     def human() -> None:
+        _say_task(task, shown)
         if earlier:
             say(earlier)
         watch = f"mien-coordinator task watch {status.task_id if earlier else task.name}{home_flag(home)}"
@@ -251,19 +250,17 @@ async def left_to_do(coordinator: Coordinator, task: operator_pb2.TaskStatus, ho
     if found is None or found.state != "candidate":  # released meanwhile, or the task went back to one in force
         return ""
     name, flag = task.model_id[:12], home_flag(home)
+    release = f"mien-coordinator model release {name}{key_flag(home)}{flag}"
     if found.reason == UNJUDGED:
         return (
             f"Model {name} is not released, and {UNJUDGED}: mien-coordinator model evaluate {name} --data FACES "
-            f"--keep-thresholds{flag}, then model release {name}{flag}"
+            f"--keep-thresholds{flag}, then {release}"
         )
     from mien.protocol.canonical import task_from_json
 
     if task_from_json(task.task_json).gates.release != "manual":
         return ""
-    return (
-        f"Model {name} waits for its release by hand: mien-coordinator model show {name}{flag}, then model release "
-        f"{name}{flag}"
-    )
+    return f"Model {name} waits for its release by hand: mien-coordinator model show {name}{flag}, then {release}"
 
 
 @app.command()

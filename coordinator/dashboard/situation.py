@@ -86,7 +86,8 @@ class Surveyor:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_PROBE_S).close()
         except OSError as error:
             raise UnreachableError(
-                f"nothing answers at {self._config.address}; start mien-coordinator serve, or check the address"
+                f"nothing answers at {self._config.address}; start mien-coordinator serve (or quickstart, where that "
+                "made the fleet), or check the address"
             ) from error
         return f"answers at {self._config.address}"
 

@@ -23,7 +23,10 @@ _GLANCE_S: Final = 5.0
 class Answer(Enum):
     """What answers at an address to whoever greets by TLS 1.3, and what that says of a call that failed."""
 
-    NOBODY = "no {server} answers at {address}; start it with mien-{server} serve, or check the address"
+    NOBODY = (
+        "no {server} answers at {address}; start it with mien-{server} serve (a quick start's fleet: mien-coordinator "
+        "quickstart), or check the address"
+    )
     CLOSED = (
         "{address} takes connections and shuts them before a {server} shows itself, as a load balancer does while no "
         "server behind it is ready; mien-{server} doctor on the server's machine says what it waits for: its database, "

@@ -127,7 +127,7 @@ class Registry:
         if valid_s > MAX_INVITE_S:
             raise ConfigError(f"an invite of {valid_s} s is too long; the limit is {MAX_INVITE_S} s (30 days)")
         coordinator_ca, token, now = self._coordinator_ca(), self._new_token(), self._now_s()
-        record = InviteRecord(_token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
+        record = InviteRecord(token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
         with self._store.begin() as transaction:
             left = self._config.invites_per_day - transaction.invites_since(now - _DAY_S)
             if left < 1:
@@ -150,7 +150,7 @@ class Registry:
         """
         coordinator_ca, now = self._coordinator_ca(), self._now_s()
         with self._store.begin() as transaction:
-            invite = transaction.invite(_token_hash(token))
+            invite = transaction.invite(token_hash(token))
             if invite is None:
                 raise InviteError("this invite is not known here; ask the operator for a new one")
             public_key = pki.csr_public_key(csr_der)
@@ -392,7 +392,8 @@ def _check_signature(leaf: x509.Certificate, signature: bytes, message: bytes) -
         raise CertificateError("the renewal is not signed by the certificate's key; join again") from error
 
 
-def _token_hash(token: str) -> str:
+def token_hash(token: str) -> str:
+    """Return the name by which an invite of that token is stored: hex, which admits nobody."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

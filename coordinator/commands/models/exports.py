@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, now
+from coordinator.commands.common import Home, Json, ask, now, typed, usual_home
 from coordinator.commands.models.common import Model, tell
 from coordinator.commands.models.folder import said_of_less, write_extras, write_model
 from mien.errors import AlreadyExistsError
@@ -92,6 +92,7 @@ def sign(
 
     def human() -> None:
         say(f"Model {signed.model_id} is signed as release {signed.sequence}, manifest {result['manifest_sha256']}.")
-        say(f"Next: mien-coordinator model release {signed.model_id[:12]} --bundle {folder}")
+        home = "" if usual_home().is_dir() else " --home COORDINATOR'S_FOLDER"
+        say(f"Next: mien-coordinator model release {signed.model_id[:12]} --bundle {typed(folder)}{home}")
 
     shell.emit(result, as_json=as_json, human=human)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coordinator.commands.common import Home, Json, ask, now
+from coordinator.commands.common import Home, Json, ask, now, typed
 from coordinator.commands.models.common import said_of_thresholds, to_plain
 from coordinator.commands.models.evaluations import add_thresholds, configured_sets, measured
 from coordinator.commands.models.folder import (
@@ -142,7 +142,7 @@ def import_model(
         if lacking and (release or graphs is not None):
             say(lacking)
         if graphs is not None and key is None:
-            say(f"Next, where the release key is: mien-coordinator model sign {graphs} --key release.key")
+            say(f"Next, where the release key is: mien-coordinator model sign {typed(graphs)} --key release.key")
 
     shell.emit(result, as_json=as_json, human=human)
 

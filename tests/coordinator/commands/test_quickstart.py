@@ -11,11 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.commands import cli
-from coordinator.commands.quickstart import QuickFleet, _host_of, make_fleet
+from coordinator.commands.common import now
+from coordinator.commands.quickstart import QuickFleet, _host_of, _num_open, make_fleet
 from coordinator.commands.tasks import read_task
+from coordinator.registrar.issuing import token_hash
+from coordinator.registrar.store import InviteRecord
 from coordinator.release.signing import read_key
 from mien.errors import AlreadyExistsError, ConfigError, MienError
 from mien.models.bundles import name_of
+from mien.protocol.invite import Invite
 from mien.shell.lock import exclusive
 
 
@@ -83,14 +87,44 @@ def test_a_host_that_is_none_makes_no_folder(tmp_path: Path) -> None:
 
 def test_what_it_says_next_names_files_of_the_fleet(fleet: QuickFleet, capsys: pytest.CaptureFixture[str]) -> None:
     fleet.invites_path.write_text("a\nb\nc\n")
-    fleet.say_next()
+    fleet.say_next(3)
     said = capsys.readouterr().out
-    assert "--count 3 --rounds 1" in said
+    assert f"--invites {fleet.invites_path} --count 3 --rounds 1" in said
     named = [Path(word) for word in re.findall(rf"{re.escape(str(fleet.folder))}/[\w.]+", said)]
     made = {"task.toml", "coordinator", "operator", "invites.txt"}
     assert made <= {path.name for path in named if path.exists()}
     assert {path.name for path in named} - made == {"phones", "invites.html"}
     fleet.invites_path.unlink()
+
+
+@pytest.mark.parametrize(("num_open", "told"), [(0, "none still works"), (1, "1 still works"), (2, "2 still work:")])
+def test_used_invites_are_not_offered_again(
+    fleet: QuickFleet, capsys: pytest.CaptureFixture[str], num_open: int, told: str
+) -> None:
+    fleet.invites_path.write_text("a\nb\nc\n")
+    (fleet.folder / "phones").mkdir()
+    fleet.say_next(num_open)
+    said = capsys.readouterr().out
+    assert (
+        f"mien-sim phones --operator {fleet.folder}/operator --count 3 --rounds 1 --out {fleet.folder}/phones2" in said
+    )
+    assert f"Of the 3 invites in {fleet.invites_path} {told}" in said
+    assert "--invites" not in said
+    fleet.invites_path.unlink()
+    (fleet.folder / "phones").rmdir()
+
+
+def test_invites_that_are_used_or_over_no_longer_work(tmp_path: Path) -> None:
+    fleet = QuickFleet(tmp_path / "fleet")
+    make_fleet(fleet, 5, "127.0.0.1", 12340)
+    time = int(now().timestamp())
+    urls = [Invite("127.0.0.1:1", "a" * 64, "b" * 64, letter * 32).to_url() for letter in "TUVW"]
+    hashes = [token_hash(Invite.from_url(url).token) for url in urls]
+    with fleet.registrar.store() as store, store.begin() as transaction:
+        for token, ends, used in zip(hashes, (time + 600, time + 600, time - 1), (time, None, None), strict=False):
+            transaction.add_invite(InviteRecord(token, "default", "", time - 600, ends, used))  # the fourth is unknown
+    fleet.invites_path.write_text("".join(f"{url}\n" for url in urls))
+    assert _num_open(fleet) == 1
 
 
 @pytest.fixture(name="taken")

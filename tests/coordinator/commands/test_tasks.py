@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from rich.console import Console
 
+from coordinator.commands.common import key_flag
 from coordinator.commands.tasks import (
     _event,
     _say_task,
@@ -52,6 +54,15 @@ def test_what_is_over_is_not_paused_or_resumed_in_silence(state: TaskState, wish
         check_is_not_over(status, wish)
 
 
+@pytest.fixture(name="fleet")
+def a_folder_with_settings(tmp_path: Path) -> Path:
+    """A coordinator's folder, whose path a shell takes for one word, of a fleet without a release key."""
+    folder = tmp_path / "fleet"
+    folder.mkdir()
+    (folder / "coordinator.toml").write_text('address = "127.0.0.1:7443"\n')
+    return folder
+
+
 class _Standings:
     """A coordinator whose one model stands so."""
 
@@ -66,25 +77,37 @@ class _Standings:
 @pytest.mark.parametrize("gates", [GateSpec(release="manual"), GateSpec()])
 @pytest.mark.parametrize("model", list(ModelState))
 def test_a_model_that_waits_for_its_release_by_hand_is_named_at_the_end(
-    state: TaskState, gates: GateSpec, model: ModelState
+    fleet: Path, state: TaskState, gates: GateSpec, model: ModelState
 ) -> None:
     task = task_to_json(TaskSpec("spring", gates=gates))
     status = operator_pb2.TaskStatus(name="spring", state=state, model_id="ab" * 32, task_json=task)
-    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(model)), status, Path("fleet")))
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(model)), status, fleet))
     waits = (state, gates.release, model) == (TaskState.DONE, "manual", ModelState.CANDIDATE)
-    assert ("model release abababababab --home fleet" in told) == waits
+    assert (f"mien-coordinator model release abababababab --home {fleet}" in told) == waits
     assert bool(told) == waits
 
 
 @pytest.mark.parametrize("gates", [GateSpec(release="manual"), GateSpec()])
 @pytest.mark.parametrize("state", list(ModelState))
-def test_a_model_that_no_gate_judged_is_named_at_the_end_with_what_is_next(gates: GateSpec, state: ModelState) -> None:
+def test_a_model_that_no_gate_judged_is_named_at_the_end_with_what_is_next(
+    fleet: Path, gates: GateSpec, state: ModelState
+) -> None:
     task = task_to_json(TaskSpec("spring", gates=gates))
     status = operator_pb2.TaskStatus(name="spring", state="done", model_id="ab" * 32, task_json=task)
-    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(state, UNJUDGED)), status, Path("fleet")))
-    steps = "model evaluate {0} --data FACES --keep-thresholds {1}, then model release {0} {1}"
-    steps = steps.format("ab" * 6, "--home fleet")
+    told = asyncio.run(left_to_do(cast("Coordinator", _Standings(state, UNJUDGED)), status, fleet))
+    steps = "model evaluate {0} --data FACES --keep-thresholds {1}, then mien-coordinator model release {0} {1}"
+    steps = steps.format("ab" * 6, f"--home {fleet}")
     assert (steps in told) == bool(told) == (state is ModelState.CANDIDATE)
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_where_releases_are_signed_the_next_command_names_the_key(fleet: Path, is_beside: bool) -> None:
+    settings = fleet / "coordinator.toml"
+    settings.write_text(f'{settings.read_text()}release_key = "{"c" * 64}"\n')
+    key = fleet.parent / "release.key"
+    if is_beside:
+        key.touch()
+    assert key_flag(fleet) == (f" --key {shlex.quote(str(key))}" if is_beside else " --key release.key")
 
 
 def test_every_stage_has_a_name() -> None:
