@@ -49,7 +49,7 @@ def resolve(
 ) -> Resolved[T]:
     """Return the settings that a file states, with what is `given` by name laid over them: values and their origins.
 
-    Raises ConfigError naming the field, its value and the nearest known field.
+    Raises ConfigError naming the field, its value and the nearest known field, and the file where that is at fault.
     """
     laid = {name: dict(value) if isinstance(value, dict) else value for name, value in stated.items()}
     for name, (value, _) in given.items():
@@ -58,9 +58,22 @@ def resolve(
         if not isinstance(target, dict):
             raise ConfigError(f"{table} is {target!r}; it must be a table, as in [{table}]")
         target[key] = value
-    config, names = from_mapping(kind, laid), set(_dotted("", stated))
+    config, names = _read(kind, laid, stated, stated_in), set(_dotted("", stated))
     origins = {name: stated_in if name in names else "default" for name, _ in _plain("", config)}
     return Resolved(config, origins | {name: origin for name, (_, origin) in given.items()})
+
+
+def _read(kind: type[T], laid: Mapping[str, Any], stated: Mapping[str, Any], stated_in: str) -> T:
+    """Return the record of the values `laid`; raises ConfigError, which names the file where that alone is at fault."""
+    try:
+        return from_mapping(kind, laid)
+    except ConfigError as error:
+        try:
+            from_mapping(kind, stated)
+        except ConfigError as own:
+            if own.message == error.message:
+                raise ConfigError(f"{stated_in}: {error.message}") from error
+        raise
 
 
 def value_of(text: str) -> Any:

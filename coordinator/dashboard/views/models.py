@@ -235,7 +235,10 @@ def _thresholds(spec: ModelSpec, model_id: str) -> Section:
         for each in spec.thresholds
     )
     heads = columns("At FMR", "#Threshold", "Measured on", "#Mated", "#Non-mated", "Date")
-    note = "A phone accepts from this cosine on. Each FMR was measured with at least 30 false matches to be expected."
+    note = (
+        "A phone accepts two faces whose cosine is at least the threshold. Each was measured on enough pairs of "
+        "different people to expect 30 false matches or more at its FMR."
+    )
     nothing = "It has no threshold, so phones that have it decide nothing until their owner gives one by hand."
     command = f"mien-coordinator model evaluate {short(model_id)} --data ./public --keep-thresholds"
     caption = "Thresholds with where they come from"

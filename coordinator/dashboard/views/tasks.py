@@ -14,6 +14,7 @@ from coordinator.operator.disclosure import disclosures
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
 from mien.format import count, moment, percent, size
+from mien.methods import METHODS
 from mien.protocol.canonical import task_from_json
 from mien.rounds.records import TaskState
 from mien.shell.pages import (
@@ -84,8 +85,9 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
     row = find_task(db, task_id)
     spec = task_from_json(row.task_json)
     attempts = _attempts(db, task_id)
-    sections: list[Section] = [_summary(row, spec, now_ms), _rounds(attempts, now_ms)]
-    figures = [figure for figure in (_reports_figure(attempts), *_metric_figures(attempts)) if figure is not None]
+    did = "trained" if _minimises(spec) else "computed"
+    sections: list[Section] = [_summary(row, spec, now_ms), _rounds(attempts, did, now_ms)]
+    figures = [figure for figure in (_reports_figure(attempts, did), *_metric_figures(attempts)) if figure is not None]
     if figures:
         sections.append(Columns("course", "The course of its rounds", tuple(figures)))
     shows = Prose("shows", "What it shows, and to whom", tuple(disclosures(spec)), is_list=True)
@@ -130,7 +132,8 @@ def _attempts(db: sa.Connection, task_id: str) -> list[Row]:
     return list(db.execute(wanted))
 
 
-def _rounds(attempts: Sequence[Row], now_ms: int) -> Section:
+def _rounds(attempts: Sequence[Row], did: str, now_ms: int) -> Section:
+    """Return the attempts, whose phones all `did` one thing."""
     rows = (
         (
             Cell(f"Round {each.round}", href=attempt_page(each),
@@ -144,7 +147,7 @@ def _rounds(attempts: Sequence[Row], now_ms: int) -> Section:
         )
         for each in attempts
     )  # fmt: skip
-    heads = columns("Round", "Outcome", "#Chosen", "#Trained", "#In the sum", "#Sent", "#Took")
+    heads = columns("Round", "Outcome", "#Chosen", f"#{did.capitalize()}", "#In the sum", "#Sent", "#Took")
     note = f"The newest {MAX_ROWS} attempts." if len(attempts) == MAX_ROWS else ""
     nothing = "No round has begun. The first one begins when enough phones of this population have checked in."
     command, caption = "mien-coordinator device invite", "Attempts of rounds, the newest first"
@@ -156,12 +159,12 @@ def _closed(attempts: Sequence[Row]) -> list[Row]:
     return [each for each in reversed(attempts) if each.stage == "closed"][-_MAX_POINTS:]
 
 
-def _reports_figure(attempts: Sequence[Row]) -> Figure | None:
+def _reports_figure(attempts: Sequence[Row], did: str) -> Figure | None:
     closed = _closed(attempts)
-    kinds = {"num_selected": "chosen", "num_trained": "trained", "num_reports": "in the sum"}
+    kinds = {"num_selected": "chosen", "num_trained": did, "num_reports": "in the sum"}
     last = closed[-1] if closed else None
     told = "" if last is None else (
-        f"In round {last.round}, {last.num_selected} phones were chosen, {last.num_trained} trained and "
+        f"In round {last.round}, {last.num_selected} phones were chosen, {last.num_trained} {did} and "
         f"{last.num_reports} are in the sum."
     )  # fmt: skip
     counted = [(each.round, {field: getattr(each, field) for field in kinds}) for each in closed]
@@ -250,6 +253,12 @@ def verdict_cell(state: str, reason: str) -> Cell:
     return Cell(words.get(state, state), tone=tones.get(state, "plain"), note=reason)  # type: ignore[arg-type]
 
 
+def _minimises(spec: TaskSpec) -> bool:
+    """Return whether phones train by steps; of a method that only another installation has, that they do."""
+    method = METHODS.get(spec.method)
+    return method is None or method.is_minimised
+
+
 def _local(local: LocalSpec) -> str:
     passes = f"{local.steps} steps" if local.steps else f"{local.epochs} pass{'es' if local.epochs > 1 else ''}"
     return f"{passes} at rate {local.lr:g}, {f'{local.batch_size} images' if local.batch_size else 'all images'} a step"
@@ -264,8 +273,8 @@ def _settings(spec: TaskSpec) -> Facts:
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
     items: list[tuple[str, Cell | str]] = [
         ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}{included}"),
-        ("Local training", _local(local)),
-        ("Longest training", lasting(deadlines.training_s)),
+        ("On a phone", _local(local) if _minimises(spec) else "nothing is trained: it adds up what it computed"),
+        ("Time for that", f"{lasting(deadlines.training_s)} at most"),
         ("Secure aggregation", masked[privacy.secure_aggregation]),
         ("Differential privacy", noise),
         ("Shown in clear", ", ".join(privacy.reveals) or "nothing"),

@@ -89,6 +89,7 @@ class FaultyStore(Store):
 
     faults: Faults
     holds: Sequence[Callable[[], object]] = ()
+    before_a_commit: Callable[[], object] | None = None
 
     def announce_uploads(self, *arguments: Any) -> Any:
         """Announce uploads; the answer may be held up."""
@@ -120,8 +121,10 @@ class FaultyStore(Store):
         return super().save_task(*arguments, **named)
 
     def save_round(self, *arguments: Any, **named: Any) -> Any:
-        """Keep a round."""
+        """Keep a round; it may be held up before."""
         self.faults.hit("save_round")
+        if self.before_a_commit is not None:
+            self.before_a_commit()
         return super().save_round(*arguments, **named)
 
     def model(self, *arguments: Any) -> ModelRecord:
@@ -363,10 +366,15 @@ def test_after_a_restart_the_last_rounds_devices_hear_how_it_ended(tmp_path: Pat
 def test_who_asks_while_the_same_contribution_ends_the_round_hears_that_it_counts(tmp_path: Path, ask: str) -> None:
     """A device's second connection waits for the database while its first one brings the last contribution."""
     is_announced, goes_on, is_whole = threading.Event(), threading.Event(), threading.Event()
+    commits, is_asked = threading.Event(), threading.Event()
 
     def hold_the_first() -> None:
         is_announced.set()
         assert goes_on.wait(60)
+
+    def hold_the_commit() -> None:
+        commits.set()
+        assert is_asked.wait(60)
 
     async def story() -> None:
         async with rounds(tmp_path) as house:
@@ -383,13 +391,20 @@ def test_who_asks_while_the_same_contribution_ends_the_round_hears_that_it_count
             if ask == "receive":
                 second = asyncio.create_task(house.send("e" * 32, found[1], sent[1]))
                 await asyncio.sleep(0.1)
+            if ask == "status":
+                store.before_a_commit = hold_the_commit
             goes_on.set()
-            await until(
-                lambda: first.done() or any(arrival.is_complete for arrival, _ in house.uploads._active.values())
-            )
-            if ask == "status":  # it waits for the commit of what is complete, where that is not over yet
+            if ask == "status":  # it waits for the commit of what is complete
+                await until(commits.is_set)
+                assert any(arrival.is_complete for arrival, _ in house.uploads._active.values())
                 second = asyncio.create_task(house.uploads.status("e" * 32, found[1].name))
                 await asyncio.sleep(0.1)
+                assert not second.done()
+                is_asked.set()
+            else:
+                await until(
+                    lambda: first.done() or any(arrival.is_complete for arrival, _ in house.uploads._active.values())
+                )
             is_whole.set()
             answers = await asyncio.gather(first, second)
             assert [answer.received_bytes for answer in answers] == [len(sent[1])] * 2

@@ -45,6 +45,13 @@ def test_mistakes_are_named() -> None:
         resolve(Outer, {"inner": 3}, "file.toml", {"inner.size": (1, "--size")})
 
 
+def test_the_file_is_named_where_it_is_at_fault_and_not_for_an_option() -> None:
+    with pytest.raises(ConfigError, match=r"^file\.toml: unknown field 'inner\.sise'; did you mean 'inner\.size'"):
+        resolve(Outer, {"inner": {"sise": 1}}, "file.toml", {})
+    with pytest.raises(ConfigError, match=r"^unknown field 'inner\.sise'"):
+        resolve(Outer, {}, "file.toml", {"inner.sise": (1, "--sise")})
+
+
 def test_a_file_that_is_no_toml_is_refused_by_its_name(tmp_path: Path) -> None:
     path = tmp_path / "own.toml"
     with pytest.raises(CorruptDataError, match=r"own\.toml is missing"):
