@@ -28,7 +28,7 @@ from mien.errors import (
     NotFoundError,
 )
 from mien.methods.base import Crops, Embeddings
-from mien.protocol.names import isolated
+from mien.protocol.names import isolated, name_key
 from mien.shell.doing import counting
 
 DEFAULT_MIN_IMAGES: Final = 3
@@ -192,11 +192,13 @@ def check_stored(
     *,
     unlike_below: float | None,
     alike_from: float | None,
+    one_person: str = "To add pictures name that person and `add=True`",
 ) -> None:
     """Refuse a template of `name` that contradicts who is enrolled: `enrolled`, if this person is already, and others.
 
     Raises LowQualityError where it reaches `unlike_below` with none of this person's own templates, and
-    AlreadyExistsError where it looks more like somebody else, from `alike_from` on: one face under two names.
+    AlreadyExistsError where it looks more like somebody else, from `alike_from` on: one face under two names, of which
+    `one_person` says what to do.
     """
     scored = references.best(template.embedding, -np.inf)
     own = -np.inf if enrolled is None else scored.pop(enrolled, -np.inf)
@@ -211,8 +213,8 @@ def check_stored(
         )
     if others:
         raise AlreadyExistsError(
-            f"{isolated(name)} has the face of {others}, who is enrolled already; nothing was stored. To add pictures "
-            "name that person and `add=True`; if these are two people who look alike, give `anyway=True`"
+            f"{isolated(name)} has the face of {others}, who is enrolled already; nothing was stored. {one_person}; "
+            "if these are two people who look alike, give `anyway=True`"
         )
 
 
@@ -223,14 +225,30 @@ def check_restored(
     unlike_below: float | None,
     alike_from: float | None,
 ) -> None:
-    """Refuse people of a backup whose templates contradict one another or who is enrolled; errors as `check_stored`."""
+    """Refuse people of a backup whose templates contradict one another or who is enrolled; errors as `check_stored`.
+
+    Raises AlreadyExistsError for a name that somebody has here, whatever they look like.
+    """
+    here = {name_key(name): name for name in references.names}
+    for person, _ in people:
+        if (name := here.get(name_key(person.name))) is not None:
+            raise AlreadyExistsError(
+                f"{isolated(name)} is enrolled here already; nobody was added. To have the pictures of the exported "
+                f"gallery in their place, remove {isolated(name)} here first"
+            )
+    remove = "If they are one person, remove that one here first"
     names, embeddings = list(references.names), list(references.embeddings)
     for person, templates in people:
         for number, template in enumerate(templates):
             dim = len(template.embedding)
             known = References(template.model_id, tuple(names), np.reshape(embeddings, (-1, dim)).astype(np.float32))
             own = person.name if number else None
-            check_stored(person.name, own, template, known, unlike_below=unlike_below, alike_from=alike_from)
+            check_stored(
+                *(person.name, own, template, known),
+                unlike_below=unlike_below,
+                alike_from=alike_from,
+                one_person=remove,
+            )
             names.append(person.name)
             embeddings.append(template.embedding)
 

@@ -45,25 +45,24 @@ class EngineFigures:
     embed_mb: float | None = None
 
 
-def measure_engines(model: Model, graphs: Path, *, threads: int = 1) -> tuple[EngineFigures, ...]:
-    """Return each engine's cost with a model, in the order of `ENGINES`."""
-    return tuple(_measure(engine, model, graphs, threads) for engine in ENGINES)
+def measure_engines(model: Model, graphs: Path, *, threads: int = 1, trains: bool = True) -> tuple[EngineFigures, ...]:
+    """Return each engine's cost with a model, in the order of `ENGINES`; of a step only where the device `trains`."""
+    return tuple(_measure(engine, model, graphs, threads, trains=trains) for engine in ENGINES)
 
 
-def fastest(figures: Sequence[EngineFigures], *, trains: bool) -> EngineFigures:
-    """Return the engine with the shortest step on a device that `trains`; where none can, or need, that with the
-    shortest embedding.
+def fastest(figures: Sequence[EngineFigures]) -> EngineFigures:
+    """Return the engine with the shortest step; where no step was measured, that with the shortest embedding.
 
     Raises MissingDependencyError where none can embed.
     """
     usable = [each for each in figures if each.embed_ms is not None]
     if not usable:
         raise MissingDependencyError(f"no engine can run this model here: {'; '.join(each.lacks for each in figures)}")
-    able = [each for each in usable if trains and each.step_ms is not None]
-    return min(able or usable, key=lambda each: (each.step_ms or 0.0 if able else 0.0, each.embed_ms or 0.0))
+    able = [each for each in usable if each.step_ms is not None]
+    return min(able or usable, key=lambda each: (each.step_ms or 0.0, each.embed_ms or 0.0))
 
 
-def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> EngineFigures:
+def _measure(engine: EngineName, model: Model, graphs: Path, threads: int, *, trains: bool) -> EngineFigures:
     spec = model.spec.input
     crops: Crops = np.random.default_rng(0).integers(0, 256, (BATCH, spec.height, spec.width, 3), np.uint8)
     # A face is seen once: engines remember features of those that they have seen.
@@ -80,6 +79,8 @@ def _measure(engine: EngineName, model: Model, graphs: Path, threads: int) -> En
         return EngineFigures(engine, lacks=typed(error.message))
     runtime = loaded[0]
     embed_ms = least_ms(lambda: runtime.embed(model.theta, next(unseen)))
+    if not trains:
+        return EngineFigures(engine, embed_ms, embed_mb=embed_mb)
     try:
         step_ms, step_mb = _step(runtime, model, crops)
     except (NotFoundError, ConfigError) as error:

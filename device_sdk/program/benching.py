@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -23,12 +23,14 @@ from mien.models.variants import FLOAT32, Variant
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
+_COMPARED_WITH: Final = "what the others are compared with"
+
 
 @dataclass(frozen=True)
 class Looked:
     """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it.
 
-    The fastest engine of a device that `trains`, in a fleet, is that of the shortest step, else of an embedding.
+    A device in no fleet does not train: no step is measured there, and the fastest engine is that to embed.
     """
 
     engines: tuple[EngineFigures, ...]
@@ -66,9 +68,11 @@ class Looked:
 
     def show(self, tier: str, now_used: str | None, *, saved: bool) -> None:
         """Print it for people."""
-        table = Table("engine", "embedding (ms)", "step (ms)", "memory of a step (MB)", box=None)
+        heads = ("step (ms)", "memory of a step (MB)") if self.trains else ()
+        table = Table("engine", "embedding (ms)", *heads, box=None)
         for engine in self.engines:
-            table.add_row(engine.engine, *map(_number, (engine.embed_ms, engine.step_ms, engine.step_mb)))
+            of_step = (engine.step_ms, engine.step_mb) if self.trains else ()
+            table.add_row(engine.engine, *map(_number, (engine.embed_ms, *of_step)))
         shell.OUT.print(table)
         for engine in self.engines:
             if engine.lacks:
@@ -77,7 +81,8 @@ class Looked:
         forms = Table("form", "embedding (ms)", "memory (MB)", "file (MB)", "accuracy", box=None)
         for form in self.forms:
             numbers = map(_number, (form.embed_ms, form.memory_mb, form.size_mb))
-            forms.add_row(form.tier, *numbers, form.lacks or form.cost or "what the others are compared with")
+            is_alone = len(self.forms) == 1
+            forms.add_row(form.tier, *numbers, form.lacks or form.cost or ("" if is_alone else _COMPARED_WITH))
         shell.OUT.print(forms)
         if self.unseen:
             say(self.unseen)
@@ -91,8 +96,8 @@ class Looked:
         by_step = self.trains and self.fastest.step_ms is not None
         told = f"{name} has the shortest training step." if by_step else f"{name} is the fastest to embed a face."
         if not self.trains:
-            told += " Only that counts here: a device in no fleet trains nothing."
-        if any(None in (each.embed_ms, each.step_ms) for each in engines):
+            told += " Only that was measured: a device in no fleet trains nothing."
+        if any(each.lacks for each in engines):
             told += " A dash: the engine cannot do that here, as said above."
         return told
 
@@ -112,8 +117,8 @@ def looked_at(device: Device) -> Looked:
     """Return the cost of engines and forms on this device."""
     settings = device.config
     model = device.recogniser().model
-    engines = measure_engines(model, device.home.graphs, threads=settings.threads)
-    best = fastest(engines, trains=device.is_in_fleet)
+    engines = measure_engines(model, device.home.graphs, threads=settings.threads, trains=device.is_in_fleet)
+    best = fastest(engines)
     forms = [FormFigures(FLOAT32, best.embed_ms, best.embed_mb, model.theta.nbytes / 1e6)]
     variants, unseen = _offered(device, model.model_id)
     for variant in variants:
@@ -158,6 +163,8 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
 
 def _offered(device: Device, model_id: str) -> tuple[tuple[Variant, ...], str]:
     """Return the variants of the model in use, and what kept this device from looking at them."""
+    if not device.is_in_fleet:
+        return (), "In no fleet there are no variants of the model: a release brings them."
     try:
         found = device.offered_variants()
     except (UnavailableError, InviteError, VersionError) as error:

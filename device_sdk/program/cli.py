@@ -426,7 +426,7 @@ def gallery_consent(
     """
     with _device(home, as_json) as device:
         person = device.set_consent(name, agreed=agreed)
-        told, is_out = device.tell_participation(), device.gallery.wants_out
+        told, is_out, is_in_fleet = device.tell_participation(), device.gallery.wants_out, device.is_in_fleet
     result = {
         "name": person.name,
         "trains": person.trains,
@@ -437,11 +437,19 @@ def gallery_consent(
     def human() -> None:
         name = isolated(person.name)
         if person.trains:
-            say(f"{name}'s pictures train the shared model from now on.")
+            when = "from now on" if is_in_fleet else "once this device has joined a fleet"
+            say(f"{name}'s pictures train the shared model {when}.")
             return
-        say(f"{name}'s pictures no longer train the shared model; what training kept of them here is removed.")
-        say("What this device has sent, or a round has summed up, stays in the shared model and cannot be taken back.")
-        _say_told(told=told, is_out=is_out)
+        say(
+            f"{name}'s pictures no longer train the shared model, and what training kept of them on this device is "
+            f"removed. {name} is recognised as before."
+        )
+        if is_in_fleet:
+            say(
+                "What was sent before stays in sums over many devices and in the models made of them: it cannot be "
+                "taken back."
+            )
+            _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -462,12 +470,13 @@ def gallery_remove(
     _confirm(f"Remove {name} and everything made of their pictures?", yes=yes)
     with _device(home, as_json) as device:
         person = device.remove(name)
-        told, is_out = device.tell_participation(), device.gallery.wants_out
+        told, is_out, is_in_fleet = device.tell_participation(), device.gallery.wants_out, device.is_in_fleet
     result = {"removed": person.name, "images": person.num_images, "coordinator_told": told}
 
     def human() -> None:
         say(f"{isolated(person.name)} was removed.")
-        _say_told(told=told, is_out=is_out)
+        if is_in_fleet:
+            _say_told(told=told, is_out=is_out)
 
     shell.emit(result, as_json=as_json, human=human)
 

@@ -11,7 +11,7 @@ from device_sdk.faces import load_detector
 from device_sdk.models.models import Model
 from device_sdk.models.packaged import packaged_model
 from device_sdk.program.words import typed
-from device_sdk.runtimes import resolve
+from device_sdk.runtimes import embedding_choice, resolve
 from device_sdk.server.certificates import check_period
 from mien.errors import ConfigError, NotFoundError
 from mien.format import spell_duration
@@ -71,7 +71,13 @@ def _detector(_device: Device) -> str:
 
 
 def _engine(device: Device) -> str:
-    return resolve(device.config.runtime)
+    choice, chosen = device.config.runtime, device.gallery.model_id
+    model = packaged_model() if chosen is None else device.models.load(chosen)
+    embeds = resolve(embedding_choice(model.spec, model.layout, choice, device.home.graphs))
+    if not device.is_in_fleet:  # nothing is trained there
+        return embeds
+    trains = resolve(choice)
+    return f"{embeds} embeds and trains" if embeds == trains else f"{embeds} embeds, {trains} trains"
 
 
 def _membership(device: Device) -> str:

@@ -65,13 +65,19 @@ def load_embedder(
 
     Else, and where there are none, it is the one of `load_runtime`, whose errors it raises.
     """
+    choice = embedding_choice(spec, layout, choice, graphs)
+    return load_runtime(spec, layout, threads=threads, choice=choice, graphs=graphs)
+
+
+def embedding_choice(spec: ModelSpec, layout: ParameterLayout, choice: RuntimeName, graphs: Path) -> RuntimeName:
+    """Return the choice that embeds with a model: for "auto" ONNX Runtime where there are graphs, else as it was."""
     if choice == "auto" and importlib.util.find_spec("onnxruntime") is not None:
         from device_sdk.runtimes.manifest import GraphFolder
 
         with suppress(NotFoundError):
             GraphFolder.open(graphs, spec, layout, "onnxruntime")
-            choice = "onnxruntime"
-    return load_runtime(spec, layout, threads=threads, choice=choice, graphs=graphs)
+            return "onnxruntime"
+    return choice
 
 
 def resolve(choice: RuntimeName) -> EngineName:

@@ -331,6 +331,11 @@ def test_a_backup_is_compared_with_who_is_enrolled_and_within_itself() -> None:
         check_restored([person("Bob", 2), person("Cem", 2)], empty, **limits)
     with pytest.raises(LowQualityError, match="do not look like Bob as enrolled"):
         check_restored([person("Bob", 2, 3)], empty, **limits)
+    with pytest.raises(AlreadyExistsError, match="If they are one person, remove that one here first"):
+        check_restored([person("Bob", 1)], own, **limits)
+    for anyway in (limits, {"unlike_below": None, "alike_from": None}):
+        with pytest.raises(AlreadyExistsError, match=r"^Ada is enrolled here already; nobody.*remove Ada here"):
+            check_restored([person("Bob", 2), person("ada", 1)], own, **anyway)
     check_restored([person("Bob", 1, 3), person("Cem", 1)], own, unlike_below=None, alike_from=None)
 
 

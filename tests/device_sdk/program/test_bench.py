@@ -41,18 +41,22 @@ def test_engines_without_graphs_say_so(tmp_path: Path) -> None:
         assert f"`mien-device update --runtime {figures.engine}` fetches those of a signed release" in figures.lacks
 
 
-def test_the_fastest_is_that_with_the_shortest_step_and_to_embed_where_nothing_is_trained() -> None:
+def test_the_fastest_is_that_with_the_shortest_step_and_to_embed_where_no_step_was_measured() -> None:
     torch = EngineFigures("torch", 1.0, 9.0, 50.0)
     onnx = EngineFigures("onnxruntime", 2.0, 5.0, 20.0)
     no_step = EngineFigures("executorch", 0.5, lacks="no graph")
     gone = EngineFigures("torch", lacks="not installed")
-    assert fastest([torch, onnx, no_step], trains=True) == onnx
-    assert fastest([torch, onnx, no_step], trains=False) == no_step
-    assert fastest([torch, onnx], trains=False) == torch
-    for trains in (True, False):
-        assert fastest([gone, no_step], trains=trains) == no_step
-        with pytest.raises(MissingDependencyError, match="not installed"):
-            fastest([gone], trains=trains)
+    assert fastest([torch, onnx, no_step]) == onnx
+    assert fastest([gone, no_step]) == no_step
+    assert fastest([EngineFigures("torch", 2.0), EngineFigures("onnxruntime", 1.0)]).engine == "onnxruntime"
+    with pytest.raises(MissingDependencyError, match="not installed"):
+        fastest([gone])
+
+
+def test_where_nothing_is_trained_no_step_is_measured() -> None:
+    _, onnx, pte = measure_engines(MODEL, FOLDER, trains=False)
+    for figures in (onnx, pte):
+        assert (figures.embed_ms is not None, figures.step_ms, figures.lacks) == (True, None, "")
 
 
 @pytest.mark.parametrize(
