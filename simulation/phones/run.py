@@ -92,7 +92,7 @@ def run_phones(options: PhonesOptions, *, as_json: bool) -> bool:
         invites = invites_for(options, folder)
         plans = plans_for(options, folder, invites)
         with _running(programs, folder, plans) as said:
-            with step(f"{len(invites)} phones in {len(plans)} processes make keys and join"):
+            with step(f"{len(invites)} phones in {_processes(len(plans))} make keys and join"):
                 _until_joined(said, len(plans))
             if task is not None:
                 submit(folder, programs, task)
@@ -231,6 +231,10 @@ def _running(programs: Programs, folder: Path, plans: Sequence[WorkerPlan]) -> I
         programs.stop_others(COORDINATOR, "registrar")
         for thread in threads:
             thread.join()
+
+
+def _processes(number: int) -> str:
+    return "1 process" if number == 1 else f"{number} processes"
 
 
 def _until_joined(said: _Said, processes: int) -> None:

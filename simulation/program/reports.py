@@ -16,7 +16,7 @@ from simulation.runs import claims, reproduced
 from simulation.runs.claims import JudgedClaim
 from simulation.runs.experiment import markdown as markdown_of
 from simulation.runs.grid import STATE as SWEEP_STATE
-from simulation.runs.records import REPORT
+from simulation.runs.records import REPORT, RUN
 
 RESULTS_HEAD: Final = """# Results
 
@@ -28,7 +28,7 @@ the 95 % interval of the paired difference over seeds lies above zero, *on avera
 
 
 def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
-    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of sweeps and reproductions.
+    """Write the reports of a run, of a sweep, of a reproduction, or of a folder of any of these.
 
     Of a page of tables that was written before, instead of a folder, the summary is written anew.
     """
@@ -38,13 +38,15 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
     if not folder.is_dir():
         raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run, sweep or reproduce wrote")
     pages, sections = list[Path](), list[str]()
-    if (folder / "experiment.json").is_file():
+    if (folder / RUN).is_file():
         pages.append(write_run(folder))
     else:
         studies = [folder] if (folder / reproduced.STATE).is_file() else _studies(folder)
         sweeps = [folder] if (folder / SWEEP_STATE).is_file() else _sweeps(folder)
-        if not studies and not sweeps:
+        runs = [] if studies == [folder] or sweeps == [folder] else _runs(folder)
+        if not studies and not sweeps and not runs:
             raise NotFoundError(f"{folder} holds no records; start with mien-sim run, sweep or reproduce")
+        pages += map(write_run, runs)
         for each in studies:
             results, options = reproduced.read(each)
             reproduce.write(results, options, each)
@@ -57,7 +59,7 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
     found = claims.judged_of(sections)
     if markdown is not None:
         if not sections:
-            raise NotFoundError(f"{folder} holds a run; --markdown is for the tables of sweeps and reproductions")
+            raise NotFoundError(f"{folder} holds runs alone; --markdown is for the tables of sweeps and reproductions")
         found = _write_page(markdown, sections)
         pages.append(markdown)
     _emit(pages, found, as_json=as_json)
@@ -83,6 +85,11 @@ def _emit(pages: Sequence[Path], found: Sequence[JudgedClaim], *, as_json: bool)
 def _studies(folder: Path) -> list[Path]:
     """Return the reproductions in a folder, in the order in which they are listed."""
     return [folder / name for name in reproduced.EXPERIMENTS if (folder / name / reproduced.STATE).is_file()]
+
+
+def _runs(folder: Path) -> list[Path]:
+    """Return the single runs in a folder, by name."""
+    return sorted(path.parent for path in folder.glob(f"*/{RUN}"))
 
 
 def _sweeps(folder: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from mien.errors import NotFoundError
 from simulation.runs import reproduced
 from simulation.runs.grid import STATE, read_sweep, run_name
-from simulation.runs.records import RunFolder
+from simulation.runs.records import RUN, RunFolder
 
 _ROUND_FIGURES: Final = ("clients", "weight", "loss_before", "loss_after", "eer", "staleness", "cpu_s", "wall_s")
 
@@ -43,7 +43,7 @@ def collect(folder: Path) -> list[CollectedRun]:
         found = _of_sweep(folder)
     elif (folder / reproduced.STATE).is_file():
         found = _of_study(folder)
-    elif (folder / "experiment.json").is_file():
+    elif (folder / RUN).is_file():
         spec = RunFolder(folder).spec()
         found = [_run(folder, spec.name, spec.name, spec.partition.seed, {})]
     else:
@@ -59,7 +59,7 @@ def _of_sweep(folder: Path) -> list[CollectedRun]:
     for row in sweep.rows:
         for seed in sweep.seeds:
             place = folder / "runs" / run_name(row.name, seed)
-            if (place / "experiment.json").is_file():
+            if (place / RUN).is_file():
                 runs.append(_run(place, row.name, row.label, seed, row.settings["changes"]))
     return runs
 

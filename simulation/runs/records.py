@@ -53,6 +53,8 @@ LOCK: Final = "lock"
 WAIT_S: Final = 10.0
 """Time that a writer waits: what a killed command has started ends a moment after it."""
 _TICK_S: Final = 0.1
+RUN: Final = "experiment.json"
+"""The file by which the folder of a single run is known."""
 REPORT: Final = "report.html"
 TABLES: Final = "results.md"
 """The page and the tables that commands write beside their records."""
@@ -349,7 +351,7 @@ def _is_map(flat: Mapping[str, Any]) -> bool:
 
 KNOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "experiment.json": "a run of mien-sim run",
+        RUN: "a run of mien-sim run",
         "sweep.json": "a sweep",
         "study.json": "a reproduction",
         "phones.json": "the records of mien-sim phones",
@@ -396,7 +398,7 @@ class RunFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.journal = Journal(folder / "records.jsonl")
-        self.experiment = folder / "experiment.json"
+        self.experiment = folder / RUN
         self.evaluation = folder / "evaluation.json"
         self.model = folder / "model"
         self.pretrained = folder / "pretrained"

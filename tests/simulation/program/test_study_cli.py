@@ -83,6 +83,14 @@ class TestErrors:
         for command in (["report", tmp_path], ["export", tmp_path, "--csv", tmp_path / "x.csv"]):
             assert "holds no records" in refused(*command).message
 
+    def test_a_folder_of_runs_has_a_report_of_each(self, finished: Path) -> None:
+        runs = sorted(each.parent for each in (finished / "runs").glob("*/experiment.json"))
+        assert len(runs) > 1
+        done = CliRunner().invoke(app, ["report", str(finished / "runs"), "--json"])
+        assert json.loads(done.stdout)["written"] == [str(run / "report.html") for run in runs]
+        assert all((run / "report.html").is_file() for run in runs)
+        assert "--markdown is for the tables" in refused("report", finished / "runs", "--markdown", "x.md").message
+
     def test_a_file_in_the_way(self, finished: Path, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("keep")
         error = refused("export", finished, "--tensorboard", tmp_path / "file" / "x")
