@@ -121,7 +121,7 @@ def join(
 
     def human() -> None:
         say(f"Joined population {identity.population!r} as device {identity.device_id}.")
-        say("Next: mien-device enroll NAME FOLDER")
+        say(f"Next: mien-device enroll NAME FOLDER{_home_flag(home)}")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -229,17 +229,22 @@ def enroll(
 
     def human() -> None:
         say(f"{isolated(person.name)} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
-        say(_said_of_training(person))
+        say(_said_of_training(person, home))
 
     shell.emit(result, as_json=as_json, human=human)
 
 
-def _said_of_training(person: Person) -> str:
+def _home_flag(home: Path) -> str:
+    """Return what a command that is told to type next needs to find this device's folder; empty where nothing."""
+    return "" if home == default_root() else f" --home {shlex.quote(os.fspath(home))}"
+
+
+def _said_of_training(person: Person, home: Path) -> str:
     if person.trains:
         return "Their pictures train the model."
     name = shlex.quote(person.name)
-    after = f"--give -- {name}" if name.startswith("-") else f"{name} --give"
-    agree = f"mien-device gallery consent {after}"
+    options = f"--give{_home_flag(home)}"
+    agree = f"mien-device gallery consent {f'{options} -- {name}' if name.startswith('-') else f'{name} {options}'}"
     return f"Their pictures do not train the model; if they agree to that later: {agree}"
 
 

@@ -20,6 +20,7 @@ from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.trained import Pending
 from device_sdk.program.cli import _said_of_training, app
+from device_sdk.storage.home import default_root
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
 from mien.errors import (
     TABLE,
@@ -339,10 +340,16 @@ def test_light_commands_load_nothing_heavy(home: Path, words: str) -> None:
 
 
 def test_who_did_not_agree_is_told_how_to_later() -> None:
-    assert _said_of_training(Person(1, "Ada", 0, 5)) == "Their pictures train the model."
-    later = _said_of_training(Person(1, "Ada Byron", 0, None))
+    usual = default_root()
+    assert _said_of_training(Person(1, "Ada", 0, 5), usual) == "Their pictures train the model."
+    later = _said_of_training(Person(1, "Ada Byron", 0, None), usual)
     assert later.endswith("agree to that later: mien-device gallery consent 'Ada Byron' --give")
-    assert _said_of_training(Person(1, "--Ada", 0, None)).endswith("mien-device gallery consent --give -- --Ada")
+    assert _said_of_training(Person(1, "--Ada", 0, None), usual).endswith("gallery consent --give -- --Ada")
+    elsewhere = Path("my phones") / "one"
+    later = _said_of_training(Person(1, "Ada", 0, None), elsewhere)
+    assert later.endswith("mien-device gallery consent Ada --give --home 'my phones/one'")
+    later = _said_of_training(Person(1, "--Ada", 0, None), elsewhere)
+    assert later.endswith("mien-device gallery consent --give --home 'my phones/one' -- --Ada")
 
 
 def test_in_no_fleet_people_are_recognised_all_the_same(tmp_path: Path) -> None:
