@@ -41,7 +41,7 @@ def seal_backup(plain: bytes, password: str, *, random_bytes: RandomBytes = secr
 def unseal_backup(data: bytes, password: str) -> bytes:
     """Return the input of `seal_backup`; raises CorruptDataError for a wrong password or a damaged file alike."""
     if not data.startswith(MAGIC) or len(data) < len(MAGIC) + 4:
-        raise CorruptDataError("this is not an exported gallery; choose the file that `gallery export` wrote")
+        raise CorruptDataError("this is not an exported gallery; choose the file that `Device.export()` wrote")
     start = len(MAGIC) + 4
     (length,) = struct.unpack(">I", data[len(MAGIC) : start])
     if length > _MAX_HEADER:

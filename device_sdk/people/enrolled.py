@@ -186,7 +186,9 @@ def found(view: Reader, name: str) -> Person | None:
     alike = [person for person in people if name_key(person.name) == wanted]
     if len(alike) > 1:
         names = ", ".join(isolated(person.name) for person in alike)
-        raise ConfigError(f"{len(alike)} people have that name ({names}); write it exactly as `gallery list` shows it")
+        raise ConfigError(
+            f"{len(alike)} people have that name ({names}); write it exactly as `Device.people()` shows it"
+        )
     return alike[0] if alike else None
 
 
@@ -194,7 +196,7 @@ def find(view: Reader, name: str) -> Person:
     person = found(view, name)
     if person is None:
         raise NotEnrolledError(
-            f"nobody called '{isolated(clean_name(name))}' is enrolled; see `gallery list`, or enrol them"
+            f"nobody called '{isolated(clean_name(name))}' is enrolled; see `Device.people()`, or enrol them"
         )
     return person
 

@@ -93,7 +93,7 @@ def personalise(
     state = gallery.state
     people = [person for person in gallery.people() if person.trains]
     if not people:
-        raise ConfigError("a personal model needs somebody enrolled who agreed to training; see `gallery consent`")
+        raise ConfigError("a personal model needs somebody enrolled who agreed to training; see `Device.set_consent()`")
     crops = [gallery.training_crops(person.name) for person in people]
     label_N = np.repeat(np.arange(len(people)), [len(each) for each in crops])
     own = _Own(np.concatenate(crops), label_N, shard.crops, np.asarray(shard.labels, np.int64), released_threshold)

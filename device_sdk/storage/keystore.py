@@ -86,7 +86,7 @@ class FileKeyStore:
     def read(self, label: str) -> SecretKey:
         data = read_private(self._path(label), what=f"the {label} key")
         if data == bytes(KEY_BYTES):
-            raise KeyStoreError(f"the {label} key was destroyed; finish with `gallery wipe`, then enrol again")
+            raise KeyStoreError(f"the {label} key was destroyed; finish with `Device.wipe()`, then enrol again")
         return SecretKey(data)
 
     def destroy(self, label: str) -> None:

@@ -14,7 +14,7 @@ from device_sdk.program.words import TABLE, typed
 from scripts.write_cli_snapshot import SNAPSHOT
 from tests.test_house import ROOT, modules
 
-COMMAND = re.compile(r"(?<![\w-])--[a-z]|\bmien-(?:device|coordinator|registrar|sim)\b|\bpython -m\b")
+COMMAND = re.compile(r"(?<![\w-])--[a-z]|\bmien-(?:device|coordinator|registrar|sim)\b|\bpython -m\b|`gallery ")
 CALL = re.compile(r"\b(?:Device|device_sdk)\.\w+|`\w+`|\b\w+=(?:True|\")|`(?:participation|verification|enrollment)\.")
 PIP = re.compile(r"pip install.*")
 NO_TEXTS = {"mien-device", "--system"}

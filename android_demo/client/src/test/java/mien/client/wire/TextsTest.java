@@ -44,6 +44,16 @@ public class TextsTest {
     }
 
     @Test
+    public void aServerThatCannotStoreIsAwayWhateverItsDiskSays() {
+        for (String word : new String[] {"disk_full", "file_access", "key_store", "database"}) {
+            Metadata trailers = new Metadata();
+            trailers.put(Metadata.Key.of("mien-error", Metadata.ASCII_STRING_MARSHALLER), word);
+            StatusRuntimeException failed = new StatusRuntimeException(Status.INTERNAL, trailers);
+            assertEquals(word, ErrorCode.UNREACHABLE, Statuses.meaning(failed, "the coordinator").code());
+        }
+    }
+
+    @Test
     public void invites() throws Exception {
         Vectors file = Vectors.load("golden/client/invites.json");
         for (int i = 0; i < file.at("good").size(); i++) {
