@@ -92,7 +92,7 @@ def sign(
 
     def human() -> None:
         say(f"Model {signed.model_id} is signed as release {signed.sequence}, manifest {result['manifest_sha256']}.")
-        home = "" if usual_home().is_dir() else " --home COORDINATOR'S_FOLDER"
+        home = "" if usual_home().is_dir() else " --home COORDINATOR_FOLDER"
         say(f"Next: mien-coordinator model release {signed.model_id[:12]} --bundle {typed(folder)}{home}")
 
     shell.emit(result, as_json=as_json, human=human)

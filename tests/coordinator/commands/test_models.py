@@ -17,9 +17,11 @@ from coordinator.commands.cli import app
 from coordinator.commands.measured import by_group
 from coordinator.commands.models import evaluations, imports
 from coordinator.commands.models.common import percent, said_of_thresholds, share_of
+from coordinator.commands.models.folder import SPEC, THETA
 from coordinator.release import worker
 from coordinator.release.signing import create_key
 from mien.errors import ConfigError, KeyStoreError, MienError, NotFoundError
+from mien.layout import model_id
 from mien.protocol.canonical import model_to_json
 from mien.rounds.thresholds import group_rates_of, thresholds_of
 from mien.specs import Threshold
@@ -283,3 +285,20 @@ def test_the_faces_are_named_once(tmp_path: Path) -> None:
         evaluations._faces_of(data, None, protocol="folder", worst_group=True)
     with pytest.raises(ConfigError, match="--groups does not go with --protocol lfw"):
         evaluations._faces_of(data, csv, protocol="lfw", worst_group=False)
+
+
+@pytest.mark.parametrize("has_usual", [True, False])
+def test_what_follows_a_signature_can_be_typed_where_the_coordinator_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_usual: bool
+) -> None:
+    monkeypatch.setenv("MIEN_COORDINATOR_HOME", str(tmp_path if has_usual else tmp_path / "none"))
+    tiny = tiny_cnn()
+    folder, key = tmp_path / "my model", tmp_path / "release.key"
+    folder.mkdir()
+    create_key(key)
+    (folder / SPEC).write_bytes(model_to_json(tiny.spec, tiny.layout))
+    (folder / THETA).write_bytes(tiny.theta.astype("<f4").tobytes())
+    done = CliRunner().invoke(app, ["model", "sign", str(folder), "--key", str(key)], catch_exceptions=False)
+    home = "" if has_usual else " --home COORDINATOR_FOLDER"
+    begins = f"Next: mien-coordinator model release {model_id(tiny.layout.sha256, tiny.theta)[:12]} --bundle"
+    assert done.output.splitlines()[-1] == f"{begins} '{folder}'{home}"

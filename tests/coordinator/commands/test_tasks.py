@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, cast
 import pytest
 from rich.console import Console
 
+from coordinator.commands import tasks
 from coordinator.commands.common import key_flag
+from coordinator.commands.quickstart import TASK
 from coordinator.commands.tasks import (
     _event,
     _say_task,
@@ -323,3 +325,24 @@ def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:
     assert "copy (aa) asks for the same" in said(("aa", "running", TaskSpec("copy")))
     assert "is done (aa); this is one more" in said(("aa", "done", task), ("bb", "done", TaskSpec("copy")))
     assert not said(("aa", "running", TaskSpec("other", rounds=3)), ("bb", "done", TaskSpec("copy")))
+
+
+class _Refuses:
+    """A coordinator that takes no task."""
+
+    async def tasks(self) -> list[operator_pb2.TaskStatus]:
+        return []
+
+    async def submit(self, *_: object) -> operator_pb2.TaskStatus:
+        raise ConfigError("the released model has no part adapter.*")
+
+
+def test_of_a_task_that_is_refused_nothing_is_said_but_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(TASK.format(phones=5))
+    monkeypatch.setattr(tasks, "ask", lambda _home, question: asyncio.run(question(_Refuses())))
+    with pytest.raises(ConfigError, match="has no part"):
+        tasks.submit(file, tmp_path)
+    assert capsys.readouterr().out == ""
