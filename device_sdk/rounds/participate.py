@@ -90,6 +90,7 @@ MAX_PAUSE_S: Final = 3600.0
 LONGEST_WAIT_S: Final = 86400.0
 """A coordinator spreads a large population over hours; a day later the phone looks again, whatever it was told."""
 FAILED_PAUSE_S: Final = 60.0
+DEVICE_SECRET_BYTES: Final = 32
 ENOUGH_SUMS_PAUSE_S: Final = 60.0
 """After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train."""
 
@@ -448,6 +449,7 @@ class Participant:
             reply={name: values for name, values in told.items() if name not in rows},
             public_crops=shard.crops if shard else None,
             public_labels=shard.labels if shard else None,
+            secret=self.random_bytes(DEVICE_SECRET_BYTES),
             seed=self.local_seed(device_id, task, plan.assignment.round),
             device=device_id,
             models={other.model_id: other.theta for other in plan.others},

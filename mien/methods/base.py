@@ -141,8 +141,9 @@ class DeviceInput:
     to what it revealed, `public_crops` the aligned crops of public faces of the bundle (K, H, W, 3) with
     `public_labels` (K,), both empty where the bundle has none. `labels` (N,) number the identities of `crops` from 0
     where a device holds several, and an identity keeps its number; None says that all crops are of one. `device` is the
-    name by which the server knows this device, for what follows from it and from public words. `models` holds the
-    parameters of the other models that the task names (`Requirements.other_models`), by their ids.
+    name by which the server knows this device, for what follows from it and from public words; `secret` are bytes of
+    this round that the device alone knows, for what the server must not foresee: empty in a simulation. `models` holds
+    the parameters of the other models that the task names (`Requirements.other_models`), by their ids.
     """
 
     task: TaskSpec
@@ -157,6 +158,7 @@ class DeviceInput:
     public_labels: NDArray[np.int64] | None = field(default=None, repr=False)
     seed: int = 0
     device: str = ""
+    secret: bytes = field(default=b"", repr=False)
     models: Mapping[str, Vector] = field(default_factory=dict, repr=False)
 
     def job(self, objective: Objective, *, crops: Crops | None = None, local: LocalSpec | None = None) -> TrainingJob:

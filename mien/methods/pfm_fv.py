@@ -4,10 +4,10 @@ Source: Bai, Wu, Shen, Li, Zhou, "Federated Face Recognition" (2021), Algorithms
 identities and keeps its classifier; the server averages backbones by weights w that validators' scores improve.
 
 FV needs the weighted mean of the trainers' models under T weightings, and nothing else of them: a contribution holds
-T times the update, each times this trainer's weight in that candidate. A trainer derives these weights itself, from its
-name, the task and what became of w, so that a server cannot choose them for one trainer. The next model is a mixture of
-two candidates, so it needs no further sum. Decision record 0013 says where one round here differs from the paper's
-asynchronous search.
+T times the update, each times this trainer's weight in that candidate. A trainer derives these weights itself, from a
+secret that it keeps, the task and what became of w, so that a server can neither choose nor foresee them. The next
+model is a mixture of two candidates, so it needs no further sum. Decision record 0013 says where one round here differs
+from the paper's asynchronous search, 0121 why the draws are secret.
 Legend: T candidates, P elements of the trained part.
 """
 
@@ -54,6 +54,8 @@ MOMENTUM: Final = "momentum"
 ROUND: Final = "round"
 SEED: Final = "seed"
 HISTORY: Final = "history"
+DRAWN_FROM: Final = "weighting_secret"
+"""What a trainer's draws follow from beside the task, byte by byte: it keeps the first that it was given."""
 STATISTICS: Final = "percent_statistics"
 """A validator's moving mean and variance. Those of scores in fractions had another name, and are begun anew."""
 PERCENT: Final = 100.0
@@ -168,12 +170,15 @@ def device_round(inp: DeviceInput, runtime: Runtime) -> DeviceOutput:
     problem = own_classes(inp, runtime, options, rule, keeps_velocity=True)
     trained = runtime.train(inp.job(problem.objective, local=local))
     weighs_alike = options.validates or options.first_weighting == "uniform"  # validators' weightings multiply below
-    addends = dict(update_addends(inp, trained, num_images=1 if weighs_alike else None))
+    addends, kept = dict(update_addends(inp, trained, num_images=1 if weighs_alike else None)), problem.kept(trained)
     if options.validates:
-        weighting_T = scaled(inp.task, own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops)))
+        secret = kept_secret(inp)
+        own_T = own_weighting(inp.task, inp.device, inp.reply.get(HISTORY), len(inp.crops), secret)
+        weighting_T = scaled(inp.task, own_T)
         addends["weightings"] = weighting_T.astype(np.float32)
         addends["deltas"] = np.outer(weighting_T, addends.pop("delta").astype(np.float64)).astype(np.float32)
-    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, problem.kept(trained), trained)
+        kept = {**kept, DRAWN_FROM: np.frombuffer(secret, np.uint8).astype(np.float32)} if secret else kept
+    return output(contribution_layout(inp.task, inp.part, inp.dim), addends, kept, trained)
 
 
 def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, StepRule]:
@@ -190,10 +195,20 @@ def _how_to_step(inp: DeviceInput, options: PfmFvOptions) -> tuple[LocalSpec, St
     return local, StepRule(offset=(per_step * momentum.astype(np.float64)).astype(np.float32))
 
 
-def own_weighting(task: TaskSpec, device: str, history: Vector | None, num_images: int) -> NDArray[np.float64]:
+def kept_secret(inp: DeviceInput) -> bytes:
+    """Return what this trainer's draws follow from: what it kept of its first counted round, before that a new one."""
+    kept = inp.private.get(DRAWN_FROM)
+    return inp.secret if kept is None else kept.astype(np.uint8).tobytes()
+
+
+def own_weighting(
+    task: TaskSpec, device: str, history: Vector | None, num_images: int, secret: bytes = b""
+) -> NDArray[np.float64]:
     """Return this trainer's weights in the T candidates (T,), the current w first, before division by the cohort's.
 
-    Current is what became of w_i0 in the rounds of `history` (R, 3); the others are the draws of round R + 1.
+    Current is what became of w_i0 in the rounds of `history` (R, 3); the others are the draws of round R + 1. A server
+    that foresaw them could tell a history that leaves one trainer alone in a combination of the sums: without a
+    `secret` whoever knows the task does.
     Raises ConfigError without a name or a history, CorruptDataError for one that no server's steps give.
     """
     options = options_of(task)
@@ -201,7 +216,7 @@ def own_weighting(task: TaskSpec, device: str, history: Vector | None, num_image
         raise ConfigError("the server told no history of weights; the task needs federated validation's server")
     if (
         history.shape[1:] != (3,)
-        or len(history) >= task.rounds  # free words are free weights: enough of them give one trainer's update away
+        or len(history) >= task.rounds
         or not (np.isfinite(history).all() and (history[:, 1:] >= 0).all())
         or not np.isin(history[:, 0], np.arange(options.candidates)).all()
         or not (history[:, 1] == np.where(history[:, 0] == 0, 1, np.float32(1 - options.mixing))).all()
@@ -211,7 +226,7 @@ def own_weighting(task: TaskSpec, device: str, history: Vector | None, num_image
             "the server told a history of weights that cannot be; leave the round, tell the operator"
         )
     first = float(min(num_images, task.privacy.max_weight)) if options.first_weighting == "images" else 1.0
-    seed = _seed(task)
+    seed = _seed(task) + secret
     kept, added = standing(seed, history, device)
     draws = [simplex_draw(seed, len(history), t, device) for t in range(1, options.candidates)]
     return np.array([kept * first + added, *draws])
@@ -284,7 +299,7 @@ def validated_step(task: TaskSpec, part: ParameterPart, state: ServerState, tota
 
 
 def weight_of(state: ServerState, device: str, first: float = 1.0) -> float:
-    """Return a trainer's current weight, `first` being its weight before the first round; only ratios have meaning."""
+    """Return the weight of a trainer without a secret, `first` being its weight at first; only ratios have meaning."""
     kept, added = standing(state.arrays[SEED].astype(np.uint8).tobytes(), state.arrays[HISTORY], device)
     return kept * first + added
 
@@ -305,7 +320,7 @@ def _move(task: TaskSpec, part: ParameterPart, state: ServerState, update: NDArr
 
 
 def _seed(task: TaskSpec) -> bytes:
-    """Return the words that all draws of a task follow from; they are part of the task, and so fixed before it."""
+    """Return the public words that all draws of a task follow from, which are part of the task: fixed before it."""
     return hashlib.sha256(f"pfm_fv/{task.name}/{task.seed}".encode()).digest()
 
 

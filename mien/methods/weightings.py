@@ -48,7 +48,7 @@ def simplex_draw(seed: bytes, round_index: int, candidate: int, device: str) -> 
     """Return a device's weight in a candidate, before the weights of whoever is in the sum are divided by their sum.
 
     The draws are exponential, so that those of any set of devices, divided by their sum, are uniform on the simplex:
-    who drops out changes nothing. They follow from public words, and any party can repeat them.
+    who drops out changes nothing. Whoever holds the seed can repeat them, and nobody else foresees them.
     """
     text = f"weighting/{round_index}/{candidate}/{device}".encode()
     word = int.from_bytes(hashlib.sha256(seed + text).digest()[:8], "big")

@@ -448,6 +448,15 @@ def test_everybody_who_agreed_trains_with_their_number(bench: Bench, trained_on:
     assert not np.array_equal(own, others)
 
 
+def test_a_method_is_given_bytes_that_nobody_else_knows(bench: Bench, trained_on: list[DeviceInput]) -> None:
+    enrol(bench, "Other", 2)
+    bench.script.check_in = lambda: assignment(changed(options={"loss": "cosface"}))
+    for _ in range(2):
+        assert isinstance(bench.participant.step(), Counted)
+    assert [len(inp.secret) for inp in trained_on] == [32, 32]
+    assert trained_on[0].secret != trained_on[1].secret
+
+
 def test_who_leaves_takes_their_vector_and_nobody_elses(bench: Bench, trained_on: list[DeviceInput]) -> None:
     other, third = enrol(bench, "Other", 2), enrol(bench, "Third", 4)
     bench.script.check_in = lambda: assignment(changed(options={"loss": "cosface"}))

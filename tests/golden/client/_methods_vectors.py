@@ -160,15 +160,17 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
 
 
 VALIDATED_TASKS: Final = [each for each in TASKS.values() if each.validators is not None]
-HISTORIES: Final[tuple[tuple[str, int, tuple[tuple[int, float], ...]], ...]] = (
-    ("phone", 5, ()),
-    ("phone", 50, ((0, 0.0), (2, 0.0123), (1, 3.5))),
-    ("b" * 32, 3, ((1, 1e6),)),
+HISTORIES: Final[tuple[tuple[str, int, tuple[tuple[int, float], ...], bytes], ...]] = (
+    ("phone", 5, (), b""),
+    ("phone", 50, ((0, 0.0), (2, 0.0123), (1, 3.5)), bytes(range(112, 144))),
+    ("b" * 32, 3, ((1, 1e6),), b"\xff" * 32),
 )
-"""A device, its images, and of each round who won and what was gained."""
+"""A device, its images, of each round who won and what was gained, and its secret."""
 
 
-def _weighting(each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple[int, float], ...]) -> Json:
+def _weighting(
+    each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple[int, float], ...], secret: bytes
+) -> Json:
     each, keeps = replace(each, rounds=4), 1 - options_of(each).mixing
     rows = [(winner, keeps if winner else 1.0, gain) for winner, gain in rounds]
     history = np.array(rows, np.float32).reshape(-1, 3)
@@ -177,7 +179,8 @@ def _weighting(each: TaskSpec, device: str, num_images: int, rounds: tuple[tuple
         "device": device,
         "num_images": num_images,
         "history": history.tobytes().hex(),
-        "weights": scaled(each, own_weighting(each, device, history, num_images)).tolist(),
+        "secret": secret.hex(),
+        "weights": scaled(each, own_weighting(each, device, history, num_images, secret)).tolist(),
     }
 
 

@@ -205,6 +205,30 @@ def test_a_trainers_weights_are_its_own_and_new_ones_every_round() -> None:
     assert own_weighting(other_task, "a", nothing_yet, 5)[1] != weights[0][1]
 
 
+def test_a_trainer_keeps_the_secret_of_its_first_counted_round() -> None:
+    """Else nothing would stay of what validators found; and a secret that left would be none."""
+    reply = find_method("pfm_fv").reply(find_method("pfm_fv").server_start(FV_TASK, PART, TINY.theta), "")
+    first, later = bytes(range(200, 232)), b"later" * 6
+    outputs = []
+    for secret, private in ((first, {}), (later, {}), (b"", {}), (later, None)):
+        inp = device(
+            FV_TASK, device="a", secret=secret, reply=reply, private=outputs[0].private if private is None else private
+        )
+        outputs.append(find_method("pfm_fv").device_round(inp, TINY.runtime()))
+    mine, others, public, again = (
+        output.contribution.vector[output.contribution.layout.slices["weightings"]] for output in outputs
+    )
+    np.testing.assert_array_equal(mine, again)
+    assert len({tuple(each[1:]) for each in (mine, others, public)}) == 3
+    assert (
+        outputs[0].private["weighting_secret"].tolist()
+        == outputs[3].private["weighting_secret"].tolist()
+        == list(first)
+    )
+    assert "weighting_secret" not in outputs[2].private
+    assert repr(first) not in repr(device(FV_TASK, secret=first))
+
+
 @pytest.mark.parametrize("row", [(1, 0.5, 1.0), (1, 1.0, 1.0), (0, 0.99, 0.0), (0, 1.0, 1.0), (1, 0.99, -1.0)])
 def test_a_history_that_no_servers_steps_give_is_refused(row: tuple[float, float, float]) -> None:
     with pytest.raises(CorruptDataError, match="cannot be"):

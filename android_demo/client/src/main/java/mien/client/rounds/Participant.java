@@ -61,6 +61,8 @@ public final class Participant {
     /** What a phone lacks whose thread was interrupted by something that its conditions do not know of. */
     private static final List<String> INTERRUPTED = Collections.singletonList(ErrorCode.CANCELLED.code());
 
+    private static final int SECRET_BYTES = 32;
+
     private final CoordinatorClient client;
     private final Gallery gallery;
     private final Vault rounds;
@@ -381,8 +383,8 @@ public final class Participant {
         long seed = task.localSeed(client.identity.deviceId, ref);
         Methods.Job job =
                 new Methods.Job(
-                        runtimes.apply(model), model, part, layout, task, client.identity.deviceId, seed, told,
-                        others,
+                        runtimes.apply(model), model, part, layout, task, client.identity.deviceId, seed,
+                        random.take(SECRET_BYTES), told, others,
                         () -> !conditions.unmet().isEmpty());
         Methods.Output output = Methods.run(job, faces, models.loadShard(model));
         listener.on(task.trains() ? Event.TRAINED : task.measures() ? Event.MEASURED : Event.SUMMED);

@@ -38,6 +38,8 @@ public final class Methods {
     public static final class Job {
         final TaskSpec task;
         final long seed;
+        /** Bytes of this round that this device alone knows. */
+        final byte[] secret;
         /** The name by which the server knows this device. */
         final String device;
 
@@ -58,6 +60,7 @@ public final class Methods {
                 TaskSpec task,
                 String device,
                 long seed,
+                byte[] secret,
                 Told told,
                 Map<String, Model> others,
                 BooleanSupplier shouldStop) {
@@ -70,6 +73,7 @@ public final class Methods {
             this.task = task;
             this.device = device;
             this.seed = seed;
+            this.secret = secret;
             this.shouldStop = shouldStop;
         }
 

@@ -146,14 +146,16 @@ final class PfmFv extends DeviceHalf {
         Trained trained = job.train(faces.crops, problem.objective, local);
         Map<String, Tensor> state = problem.keptWithVelocity(trained);
         if (isValidated(job.task)) {
-            return new Methods.Output(weighted(job, faces, trained), state);
+            byte[] secret = Weightings.secret(job, faces);
+            Weightings.keep(secret, state);
+            return new Methods.Output(weighted(job, faces, trained, secret), state);
         }
         int weight = weighing(job.task).equals(ALIKE) ? 1 : faces.crops.length;
         return job.output(job.weight(weight), trained, state);
     }
 
     /** Returns the update under each weighting of the candidates. */
-    private static byte[] weighted(Methods.Job job, RoundFaces faces, Trained trained) {
+    private static byte[] weighted(Methods.Job job, RoundFaces faces, Trained trained, byte[] secret) {
         float[][] history = job.told.rows(HISTORY, 3);
         if (history == null) {
             throw new MienException(
@@ -161,7 +163,7 @@ final class PfmFv extends DeviceHalf {
                     "the server told no history of weights; the task needs federated validation's server");
         }
         double first = weighing(job.task).equals(ALIKE) ? 1 : job.weight(faces.crops.length);
-        double[] weights = Weightings.of(job.task, job.device, history, candidates(job.task), first);
+        double[] weights = Weightings.of(job.task, job.device, history, candidates(job.task), first, secret);
         float[] received = job.parameters().gather(job.part);
         float[] lanes = new float[2 + weights.length * (1 + received.length)];
         lanes[0] = (float) trained.lossBefore;

@@ -4,18 +4,24 @@ import java.math.BigDecimal;
 import java.math.BigInteger;
 import java.math.MathContext;
 import java.util.Arrays;
+import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.train.Tensor;
 import mien.client.wire.Bytes;
 
 /**
- * This device's weights in the candidates of federated validation, which follow from public words: no server chooses them.
+ * This device's weights in the candidates of federated validation, which follow from the task, what became of all weights
+ * and a secret of its own: no server chooses or foresees them.
  *
  * <p>The source is {@code mien/methods/weightings.py} and {@code own_weighting} of {@code mien/methods/pfm_fv.py}.
  */
 final class Weightings {
     /** No draw is larger: the largest is 64 ln 2. */
     private static final double MOST_DRAWN = 64;
+
+    /** What draws follow from beside the task, byte by byte: a device keeps the first that it was given. */
+    private static final String SECRET = "weighting_secret";
 
     private static final BigDecimal BEYOND = new BigDecimal(BigInteger.ONE.shiftLeft(64).add(BigInteger.ONE));
 
@@ -33,19 +39,44 @@ final class Weightings {
                         + " would be left,");
     }
 
+    /** Returns what this device's draws follow from: what it kept of its first counted round, before that a new one. */
+    static byte[] secret(Methods.Job job, RoundFaces faces) {
+        Tensor kept = faces.state.get(SECRET);
+        if (kept == null) {
+            return job.secret;
+        }
+        float[] values = kept.values();
+        byte[] secret = new byte[values.length];
+        for (int i = 0; i < secret.length; i++) {
+            secret[i] = (byte) (int) values[i];
+        }
+        return secret;
+    }
+
+    /** Keeps a secret with what stays of a round; an empty one is none. */
+    static void keep(byte[] secret, Map<String, Tensor> state) {
+        if (secret.length > 0) {
+            float[] values = new float[secret.length];
+            for (int i = 0; i < values.length; i++) {
+                values[i] = secret[i] & 0xff;
+            }
+            state.put(SECRET, Tensor.vector(values));
+        }
+    }
+
     /**
      * Returns the weights (T) of a device in the candidates, the current one first, as a masked sum can carry them.
      *
      * @param history what became of all weights in each round (R, 3): the winner, what was kept, what was gained
      * @param first its weight before the first round
+     * @param secret what this device alone knows: who foresaw the draws could choose a history for them
      */
-    static double[] of(TaskSpec task, String device, float[][] history, int numCandidates, double first) {
-        // Free words are free weights: enough of them give one trainer's update away.
+    static double[] of(TaskSpec task, String device, float[][] history, int numCandidates, double first, byte[] secret) {
         if (history.length >= task.rounds) {
             throw impossible();
         }
         float keeps = (float) (1 - task.options.real("mixing", 0.01));
-        byte[] seed = Bytes.sha256(Bytes.utf8("pfm_fv/" + task.name + "/" + task.seed));
+        byte[] seed = Bytes.concat(Bytes.sha256(Bytes.utf8("pfm_fv/" + task.name + "/" + task.seed)), secret);
         double kept = 1;
         double added = 0;
         for (int round = 0; round < history.length; round++) {

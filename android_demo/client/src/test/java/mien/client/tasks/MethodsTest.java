@@ -7,7 +7,9 @@ import static org.junit.Assert.assertTrue;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
+import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.Raised;
 import mien.client.Vectors;
@@ -93,7 +95,8 @@ public class MethodsTest {
             String device = wanted.at("device").text();
             boolean isAlike = task.options.text("first_weighting", "images").equals("uniform");
             double first = isAlike ? 1 : Math.min(wanted.at("num_images").number(), task.maxWeight);
-            double[] found = Weightings.of(task, device, history, weights.length, first);
+            byte[] secret = wanted.at("secret").bytes();
+            double[] found = Weightings.of(task, device, history, weights.length, first, secret);
             for (int k = 0; k < weights.length; k++) {
                 assertEquals(device, weights[k], found[k], 1e-14 * weights[k]);
             }
@@ -104,14 +107,26 @@ public class MethodsTest {
             for (float[] lie : lies) {
                 Raised.by(
                         ErrorCode.CORRUPT_DATA, "a history that cannot be",
-                        () -> Weightings.of(task, device, new float[][] {lie}, weights.length, first));
+                        () -> Weightings.of(task, device, new float[][] {lie}, weights.length, first, secret));
             }
             float[][] tooLong = new float[task.rounds][];
             Arrays.fill(tooLong, new float[] {0, 1, 0});
             Raised.by(
                     ErrorCode.CORRUPT_DATA, "of more rounds than were before",
-                    () -> Weightings.of(task, device, tooLong, weights.length, first));
+                    () -> Weightings.of(task, device, tooLong, weights.length, first, secret));
         }
+    }
+
+    /** What stays is Python's: a device whose state goes from one program to the other keeps its weights. */
+    @Test
+    public void aSecretStaysAsItWas() throws Exception {
+        byte[] secret = Bytes.unhex("00017f80feff");
+        Map<String, Tensor> state = new LinkedHashMap<>();
+        Weightings.keep(new byte[0], state);
+        assertEquals(Collections.emptyMap(), state);
+        Weightings.keep(secret, state);
+        assertArrayEquals(new float[] {0, 1, 127, 128, 254, 255}, state.get("weighting_secret").values(), 0);
+        assertArrayEquals(secret, Weightings.secret(null, new RoundFaces(new byte[0][], new int[0], state)));
     }
 
     @Test

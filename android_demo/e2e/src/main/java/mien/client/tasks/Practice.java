@@ -23,7 +23,7 @@ public final class Practice {
                 model.spec.layout.part(task.trainable.isEmpty() ? model.spec.trainable : task.trainable);
         ContributionLayout layout = Methods.layout(task, model, part);
         Told told = Told.parse(Collections.singletonList(reply), Methods.told(task), Told.mostBytes(layout));
-        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, "device", seed, told,
+        Methods.Job job = new Methods.Job(runtime, model, part, layout, task, "device", seed, new byte[0], told,
                         Collections.<String, Model>emptyMap(), () -> false);
         Methods.Output output = Methods.run(job, new RoundFaces(crops, labels, new LinkedHashMap<>(state)), shard);
         state.clear();
