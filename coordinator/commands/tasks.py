@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -78,20 +79,24 @@ def submit(
     task = read_task(file, in_groups=True)
     shown = disclosures(task)
 
-    async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str]:
+    async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str, str]:
         earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
-        return await coordinator.submit(task, token or secret_hex(16)), earlier
+        status = await coordinator.submit(task, token or secret_hex(16))
+        return status, earlier, await said_of_population(coordinator.seen_devices(), task.population, home)
 
-    status, earlier = ask(home, question)
+    status, earlier, nobody = ask(home, question)
 
     def human() -> None:
         _say_task(task, shown)
         if earlier:
             say(earlier)
+        if nobody:
+            say(nobody)
         watch = f"mien-coordinator task watch {status.task_id if earlier else task.name}{home_flag(home)}"
         say(f"Task {status.task_id} is {status.state}. Follow it: {watch}")
 
-    shell.emit({**to_plain(status), "discloses": shown}, as_json=as_json, human=human)
+    warning = {"warning": nobody} if nobody else {}
+    shell.emit({**to_plain(status), "discloses": shown, **warning}, as_json=as_json, human=human)
 
 
 def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, home: Path) -> str:
@@ -117,6 +122,25 @@ def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, ho
         return ""
     other = namesakes[-1]
     return f"An earlier task of this name is {other.state} ({other.task_id}); this is one more."
+
+
+async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], population: str, home: Path) -> str:
+    """Return a warning where devices have called and none of a population; empty where one has, or nobody yet."""
+    others = set[str]()
+    async for device in devices:
+        if device.population == population:
+            return ""
+        others.add(device.population)
+    if not others:
+        return ""
+    flag = home_flag(home)
+    near = difflib.get_close_matches(population, others, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"those that called are of {', '.join(sorted(others)[:5])}."
+    return (
+        f"Warning: no phone of population {population!r} has called yet; {hint} The task waits for such phones: "
+        f"mien-coordinator device invite --population {population}{flag} makes invites, mien-coordinator task cancel "
+        f"ends it."
+    )
 
 
 def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:

@@ -112,6 +112,10 @@ class Cohort:
         """True while devices are being chosen for the attempt."""
         return self.attempt is not None and self.attempt.state.stage is Stage.SELECTING
 
+    def has_no_place_for(self, device_id: DeviceId) -> bool:
+        """Return whether devices are being chosen of whom this one, which checked in, is none: there is no room."""
+        return self.attempt is not None and self.is_gathering and device_id not in self.attempt.state.candidates
+
     @property
     def side(self) -> Side:
         """The side that the open attempt runs on, or without one the next."""

@@ -55,7 +55,7 @@ from mien.rounds.plan import TaskPlan, plan_task
 from mien.rounds.records import RoundRecord, StepRecord, TaskRecord, TaskState
 from mien.rounds.releases import check_comparable, place
 from mien.secagg.keys import VerifyLeaf
-from mien.secagg.planner import smallest_sum
+from mien.secagg.planner import fewest_hidden
 from mien.shell.backoff import Backoff
 from mien.shell.clock import Clock, to_ms
 from mien.shell.keys import SYSTEM_RANDOM, secret_hex
@@ -93,8 +93,8 @@ class Caller:
         return plan.requirements.fewest(self.min_cohort)
 
     def agrees_to_sums_of(self, plan: TaskPlan) -> bool:
-        """Return whether the task's smallest sum is as large as the device's owner wants it."""
-        return smallest_sum(plan.task) >= self.fewest(plan)
+        """Return whether the task's smallest sum hides the device among as many as its owner wants."""
+        return fewest_hidden(plan.task) >= self.fewest(plan)
 
     def can_do(self, plan: TaskPlan) -> bool:
         """Return whether the device's program has what a task takes; one that says nothing is taken to."""
@@ -578,6 +578,10 @@ class Engine:
 
     async def _waiting(self, caller: Caller, offered: Cohort | None) -> Wait:
         if offered is not None and offered.is_gathering:
+            if offered.has_no_place_for(caller.device_id):
+                pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
+                said = _said_of_gathering(offered, self._clock.now_ms())
+                return Wait(pause_s, f"{said}; enough phones wait for that, and this one is asked later")
             return Wait(gathering_pause_s(self._pace), _said_of_gathering(offered, self._clock.now_ms()))
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
@@ -828,10 +832,11 @@ def _wake_followers(task: Task) -> None:
 def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
     """Return why tasks that want devices of the caller's role are not for this one; nothing where one is."""
     if too_small := [plan for plan in plans if not caller.agrees_to_sums_of(plan)]:
-        most = max(too_small, key=lambda plan: smallest_sum(plan.task))
+        most = max(too_small, key=lambda plan: fewest_hidden(plan.task))
+        aside = " besides its sources" if most.task.cohort.min_labelled else ""
         takes = f", which takes {fewest}" if (fewest := caller.fewest(most)) > caller.min_cohort else ""
         return (
-            f"a task here opens sums over {smallest_sum(most.task)} devices, and this device's owner agreed to "
+            f"a task here opens sums over {fewest_hidden(most.task)} devices{aside}, and this device's owner agreed to "
             f"{caller.min_cohort} or more{takes}; to take part, lower --min-cohort"
         )
     beyond = next((plan for plan in plans if not caller.can_do(plan)), None)

@@ -269,7 +269,9 @@ class LogKeeper:
         if found is None:
             return _NoProof.NO_ENTRY
         position, entry = (found, b"") if isinstance(found, int) else (found.position, found.entry.data)
-        if head.cosigned_size > max(position, wanted.first_size - 1):
+        # One who says that the log was longer waits for nothing that comes: it sees at once that it is not.
+        seen = wanted.first_size if wanted.first_size <= head.size else 0
+        if head.cosigned_size > max(position, seen - 1):
             note, size = head.cosigned, head.cosigned_size
         elif is_last:
             note, size = self._own_note(db, head.size), head.size

@@ -31,6 +31,7 @@ from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard
 from mien.protocol.v1 import common_pb2, models_pb2, operator_pb2, operator_pb2_grpc, rounds_pb2
 from mien.records import from_mapping
+from mien.rounds.plan import check_hidden
 from mien.rounds.records import BundleRecord, ModelRecord, RoundRecord, TaskRecord, TaskState
 from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
@@ -85,6 +86,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         if not 1 <= len(request.idempotency_token) <= _MAX_TOKEN:
             raise ConfigError(f"idempotency_token must have 1 to {_MAX_TOKEN} characters")
         task = task_from_json(request.task_json)
+        check_hidden(task)
         kept = await self._engine.submit(task, token=request.idempotency_token, actor=caller().id)
         return self._status(kept)
 

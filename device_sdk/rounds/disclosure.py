@@ -128,8 +128,10 @@ def check_agreed(task: TaskSpec, layout: ContributionLayout, agreement: Agreemen
 def _check_floor(task: TaskSpec, agreement: Agreement) -> None:
     """Raise ConfigError where the task's smallest sum hides this device less well than its owner wants."""
     from mien.methods.registry import find_method  # loads every method, which settings alone need not
+    from mien.secagg.planner import fewest_hidden
 
-    needed, smallest = find_method(task.method).requirements(task), task.privacy.min_cohort
+    needed = find_method(task.method).requirements(task)
+    smallest = min(task.privacy.min_cohort, fewest_hidden(task))
     if smallest >= needed.fewest(agreement.min_cohort):
         return
     each, would_do = needed.phones_as_one, smallest // needed.phones_as_one
@@ -139,13 +141,14 @@ def _check_floor(task: TaskSpec, agreement: Agreement) -> None:
         if each > 1
         else ""
     )
+    aside = " besides its sources" if task.cohort.min_labelled else ""
     wish = (
         f"If that is your wish: `participation.min_cohort = {would_do}`"
         if would_do >= _LEAST_FLOOR
         else "Tell the operator"
     )
     raise ConfigError(
-        f"task {task.name!r} lets the coordinator see sums over {smallest} devices; this device agrees to "
+        f"task {task.name!r} lets the coordinator see sums over {smallest} devices{aside}; this device agrees to "
         f"{agreement.min_cohort} or more{takes}. {wish}"
     )
 
@@ -227,9 +230,9 @@ def told_apart(least: int) -> tuple[int, int]:
 def _told_apart(task: TaskSpec) -> str:
     """Return what was measured of sums as large as this task's, or as the smallest that it is worth."""
     from mien.methods.registry import find_method
-    from mien.secagg.planner import smallest_sum
+    from mien.secagg.planner import fewest_hidden
 
-    size, percent = told_apart(smallest_sum(task) // find_method(task.method).requirements(task).phones_as_one)
+    size, percent = told_apart(fewest_hidden(task) // find_method(task.method).requirements(task).phones_as_one)
     return (
         f"In trials on such sums over {size:,} phones, of one person who was in the sum and one who was not, a server "
         f"with other photos of both told which was which {percent} times in 100 (guessing: 50)."

@@ -86,6 +86,10 @@ STEP_STAGES: Final = frozenset(MASKED) - frozenset(PLAIN)
 """Stages at which a device's only message is one of secure aggregation."""
 
 
+WAITING_TIMES: Final = 4
+"""How many times the devices that it asks a cohort remembers that waits for labelled ones."""
+
+
 @dataclass(frozen=True)
 class RoundRules:
     """Rules of one attempt of a round: role, numbers of devices, deadlines.
@@ -345,13 +349,30 @@ def advance(rules: RoundRules, state: RoundState, event: Event, now: float) -> T
 def _checked_in(rules: RoundRules, state: RoundState, event: CheckedIn, now: float) -> Transition:
     if state.stage is not Stage.SELECTING:
         return state, ()
-    candidates = {**state.candidates, **dict.fromkeys(event.device_ids, now)}
-    labelled = (state.labelled - event.device_ids) | (event.labelled & event.device_ids)
+    known, taken = _with_room(rules, state, event, now)
+    candidates = {**known, **dict.fromkeys(taken, now)}
+    labelled = ((state.labelled - event.device_ids) | (event.labelled & taken)) & candidates.keys()
     state = replace(state, candidates=candidates, labelled=labelled)
     fresh = _fresh(rules, state, now)
     wanted = rules.min_reports if now >= _soft_deadline(rules, state) else rules.num_selected
     is_enough = len(fresh) >= wanted and lacking(rules, state, now) == 0
     return _select(rules, state, fresh, now) if is_enough else (state, ())
+
+
+def _with_room(
+    rules: RoundRules, state: RoundState, event: CheckedIn, now: float
+) -> tuple[Mapping[DeviceId, float], frozenset[DeviceId]]:
+    """Return the candidates to keep, and the devices of a check-in for which there is room.
+
+    A cohort that is chosen as soon as enough devices are there has room for all. One that waits for labelled ones
+    could wait while a whole population comes: it remembers so many times the others that it asks, and no silent ones.
+    """
+    if not rules.min_labelled:
+        return state.candidates, event.device_ids
+    known = {device: state.candidates[device] for device in _fresh(rules, state, now)}
+    room = WAITING_TIMES * rules.num_selected - len(known.keys() - state.labelled)
+    new = sorted(event.device_ids - event.labelled - known.keys())
+    return known, event.device_ids.difference(new[max(room, 0) :])
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:

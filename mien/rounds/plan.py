@@ -22,7 +22,7 @@ from mien.records import from_mapping
 from mien.secagg import RoundConfig
 from mien.secagg.groups import MIN_ROBUST_GROUPS
 from mien.secagg.noise import require_enforced
-from mien.secagg.planner import RoundIds, plan_round
+from mien.secagg.planner import RoundIds, fewest_hidden, plan_round
 from mien.specs import ModelSpec, TaskSpec
 
 MEDIAN_GROUPS: Final = MIN_ROBUST_GROUPS
@@ -163,6 +163,21 @@ def check_must_include(task: TaskSpec, method: Method) -> None:
         raise ConfigError(
             f"cohort.must_include names labelled devices, and method {task.method} trains all of its devices alike; "
             "leave it out"
+        )
+
+
+def check_hidden(task: TaskSpec) -> None:
+    """Raise ConfigError where sources leave fewer than `privacy.min_cohort` devices of a sum to hide among.
+
+    For tasks that are new: phones hold those of before to their owners' floors.
+    """
+    cohort, floor = task.cohort, task.privacy.min_cohort
+    if cohort.min_labelled and (hidden := fewest_hidden(task)) < floor:
+        raise ConfigError(
+            f"of cohort.min_reports ({cohort.min_reports}) devices {cohort.min_labelled} are sources "
+            "(cohort.must_include), and whoever runs them knows what they send: the others hide among "
+            f"{hidden}, fewer than privacy.min_cohort ({floor}); raise cohort.min_reports to "
+            f"{floor + cohort.min_labelled} or more, or lower privacy.min_cohort"
         )
 
 

@@ -167,6 +167,11 @@ def smallest_sum(task: TaskSpec) -> int:
     return task.cohort.min_reports if task.privacy.groups == 1 else task.privacy.min_cohort
 
 
+def fewest_hidden(task: TaskSpec) -> int:
+    """Return among how many devices each hides in the smallest sum: whoever runs the sources knows what they sent."""
+    return smallest_sum(task) - task.cohort.min_labelled
+
+
 def plan_round(
     task: TaskSpec, contribution: ContributionLayout, ids: RoundIds, *, l2_clip: float | None = None
 ) -> RoundConfig:

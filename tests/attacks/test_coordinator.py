@@ -276,9 +276,9 @@ def test_who_says_that_it_is_a_source_and_leaves_holds_a_task_up_until_that_paus
     """
 
     async def story() -> None:
-        cohort = CohortSpec(size=3, min_reports=2, must_include=MustInclude())
+        cohort = CohortSpec(size=4, min_reports=3, must_include=MustInclude())
         task = tiny_task("claims", "claims", method="fedfr_uda", cohort=cohort)
-        async with attacked.operator() as operator, attacked.devices("claims", 3) as devices:
+        async with attacked.operator() as operator, attacked.devices("claims", 4) as devices:
             status = await operator.submit(task, "claims")
             liar = devices[0]
             liar.labelled = True

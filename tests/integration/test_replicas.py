@@ -190,7 +190,7 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is
 
 def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) -> None:
     """Its word went through another replica; the one that takes over gives the round up once the source has left."""
-    cohort = CohortSpec(size=3, min_reports=2, must_include=MustInclude())
+    cohort = CohortSpec(size=4, min_reports=3, must_include=MustInclude())
     task = tiny_task("sources", "sources", method="fedfr_uda", cohort=cohort)
     owner, *left = cluster.replicas
 
@@ -198,14 +198,14 @@ def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) ->
         await submitted(owner, task)
         async with (
             Balancer([replica.address for replica in left]) as balancer,
-            cluster.devices(task.population, [balancer.address] * 4) as devices,
+            cluster.devices(task.population, [balancer.address] * 5) as devices,
         ):
             source, *targets = devices
             source.labelled = True
             held = [asyncio.create_task(persistently(device.assignment)) for device in targets]
             assignment = await persistently(source.assignment)
             chosen, still_held = await asyncio.wait(held, return_when=asyncio.FIRST_COMPLETED)
-            while len(chosen) < 2:
+            while len(chosen) < 3:
                 more, still_held = await asyncio.wait(still_held, return_when=asyncio.FIRST_COMPLETED)
                 chosen |= more
             assert {ref_of(each.result()) for each in chosen} == {ref_of(assignment)}

@@ -216,34 +216,36 @@ def test_a_device_that_dies_does_not_stop_the_round(shared_fleet: AheadFleet, de
 
 @pytest.mark.parametrize("is_masked", [False, True], ids=["plain", "masked"])
 def test_a_round_waits_for_its_labelled_source_and_then_runs_with_it(shared_fleet: FakeFleet, is_masked: bool) -> None:
-    """Four targets are there and three are enough: nobody is chosen, and all are told why, until the source comes."""
-    name = f"source-{is_masked}"
+    """Four targets are there, which are enough: nobody is chosen, and all are told why, until the source comes."""
+    name, size = f"source-{is_masked}", 4 if is_masked else 3  # without the source as many as the task's floor
 
     async def story() -> None:
         make_task = masked_task if is_masked else tiny_task
-        cohort = CohortSpec(size=3, min_reports=3, must_include=MustInclude())
+        cohort = CohortSpec(size=size, min_reports=size, must_include=MustInclude())
         task = make_task(name, name, method="fedfr_uda", cohort=cohort)
         async with shared_fleet.operator() as operator, shared_fleet.devices(name, 5) as devices:
             status, (source, *targets) = await operator.submit(task, name), devices
             sent = [asyncio.create_task(sent_once(device)) for device in targets]
             waiting = await until_gathered(operator, status.task_id, there=4)
-            assert (waiting.gathering_wanted, waiting.gathering_lacks_labelled) == (3, 1)
+            assert (waiting.gathering_wanted, waiting.gathering_lacks_labelled) == (size, 1)
             told = await targets[0].check_in()
-            assert told.wait.reason.startswith(f"a round of {name} is gathering devices: 4 of 3")
+            assert told.wait.reason.startswith(f"a round of {name} is gathering devices: 4 of {size}")
             assert "waiting for a labelled source" in told.wait.reason
             assert await stages_of(operator, status.task_id) in ([], ["SELECTING"])
 
             source.labelled = True
             counted = await source.take_part(make(9))
             (report,) = await outcome(operator, status.task_id)
-            assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 3)
+            assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, size, size)
             chosen, others = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
-            while len(chosen) < 2:  # they hear of the end in their own time
+            while len(chosen) < size - 1:  # they hear of the end in their own time
                 more, others = await asyncio.wait(others, return_when=asyncio.FIRST_COMPLETED)
                 chosen |= more
             for each in others:
                 each.cancel()
-            assert [each.result().round for each in chosen] == [counted.round] * 2, "the round is that of the source"
+            assert [each.result().round for each in chosen] == [counted.round] * (size - 1), (
+                "the round is that of the source"
+            )
             seen = {device.device_id: device async for device in operator.seen_devices()}
             assert [seen[device.id].labelled for device in devices] == [True, False, False, False, False]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -23,6 +24,7 @@ from coordinator.commands.tasks import (
     not_chosen,
     read_task,
     said_of_earlier,
+    said_of_population,
 )
 from mien.errors import AlreadyExistsError, ConfigError
 from mien.protocol.canonical import task_to_json
@@ -308,6 +310,28 @@ def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) ->
     file.write_text('name = "night"\npreset = "phones"\ndeadlines = 3\n')
     with pytest.raises(ConfigError, match="deadlines"):
         read_task(file)
+
+
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        ((), ""),
+        (("beta", "default"), ""),
+        (("beta", "defualt"), "no phone of population 'default' has called yet; did you mean 'defualt'?"),
+        (("b", "a", "b"), "those that called are of a, b. The task waits"),
+    ],
+)
+def test_a_population_of_which_no_phone_has_called_is_named(seen: tuple[str, ...], said: str) -> None:
+    """A wrong name would be a task that waits without end and without a word."""
+
+    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
+        for population in seen:
+            yield operator_pb2.SeenDevice(population=population)
+
+    found = asyncio.run(said_of_population(devices(), "default", Path("fleet")))
+    assert said in found
+    assert bool(said) == bool(found)
+    assert not found or "device invite --population default --home fleet" in found
 
 
 def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:

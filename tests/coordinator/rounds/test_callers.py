@@ -10,7 +10,7 @@ from coordinator.rounds.engine import Caller
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.specs import CohortSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, MustInclude, PrivacySpec, TaskSpec
 from tests.tiny import tiny_adapted, tiny_gated
 
 TINY = tiny_adapted()
@@ -42,6 +42,15 @@ def test_a_program_that_lacks_the_method_is_not_asked(plan: TaskPlan) -> None:
     assert not jvm.can_do(plan)
     assert Caller("c" * 32, "p", ("tiny_adapter",), methods=tuple(METHODS)).can_do(plan)
     assert not Caller("d" * 32, "p", ("other",), methods=tuple(METHODS)).can_do(plan)
+
+
+def test_sources_do_not_count_towards_an_owners_floor() -> None:
+    """Whoever runs them takes their updates out of the sum."""
+    cohort = CohortSpec(size=20, min_reports=16, must_include=MustInclude(2))
+    adapts = TaskSpec("adapts", method="fedfr_uda", cohort=cohort)
+    planned = plan_task(adapts, model_to_json(TINY.spec, TINY.layout), public_shard=None)
+    assert Caller("a" * 32, "p", min_cohort=14).agrees_to_sums_of(planned)
+    assert not Caller("a" * 32, "p", min_cohort=15).agrees_to_sums_of(planned)
 
 
 def test_a_mixture_is_for_owners_whose_floor_is_a_tenth_of_its_sums(plan: TaskPlan) -> None:

@@ -810,6 +810,27 @@ def test_a_task_without_its_source_holds_nobody_whom_another_task_can_use(tmp_pa
     run(story())
 
 
+def test_a_phone_for_which_a_waiting_task_has_no_room_is_told_so(tmp_path: Path) -> None:
+    """A population that comes to a task without its source takes no more memory than four cohorts."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit(method="fedfr_uda", cohort=PAIR)
+            (cohort,) = house.engine._tasks[task.task_id].cohorts
+            told = [(await offer(house, Caller(f"{number:032x}", "p")))[0] for number in range(12)]
+            assert _num_candidates(cohort) == 8
+            reasons = [each.reason for each in told if isinstance(each, Wait)]
+            assert len(reasons) == 12
+            assert [
+                reason.endswith("; enough phones wait for that, and this one is asked later") for reason in reasons
+            ] == ([False] * 8 + [True] * 4)
+            assert "8 of 2" in reasons[-1]
+            assert "waiting for a labelled source" in reasons[-1]
+            assert isinstance((await offer(house, source()))[0], Assigned)
+
+    run(story())
+
+
 def test_while_no_source_is_there_a_check_in_does_not_look_at_all_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -825,7 +846,7 @@ def test_while_no_source_is_there_a_check_in_does_not_look_at_all_that_wait(
 
     async def story() -> None:
         async with rounds(tmp_path, hold_s=60.0) as house:
-            task = await house.submit(method="fedfr_uda", cohort=PAIR)
+            task = await house.submit(method="fedfr_uda", cohort=replace(PAIR, size=5))
             large = tiny_task("large", "p", model_id=MODEL, cohort=CohortSpec(size=50, min_reports=50))
             await house.engine.submit(large, token="l", actor="alice")
             (cohort,) = house.engine._tasks[task.task_id].cohorts

@@ -184,6 +184,29 @@ def test_a_phone_that_asks_has_the_statement_cosigned(bench: Bench) -> None:
     asyncio.run(story())
 
 
+def test_a_phone_that_saw_a_longer_log_is_answered_and_the_registrar_left_alone(bench: Bench) -> None:
+    """A database that was set back, or a lie: waiting for that many entries asked the registrar without a pause."""
+
+    async def story() -> None:
+        keeper = bench.keeper()
+        running = asyncio.create_task(keeper.run(60.0))
+        bench.append(numbered(1), numbered(2))
+        asked = asyncio.create_task(keeper.prove(numbered(2).subject, 10**9, 30.0))
+        while not asked.done() and bench.calls < 20:
+            await asyncio.sleep(0.001)
+        assert asked.done(), "it is held, and each answer of the registrar has it asked again"
+        proof = asked.result()
+        assert (Checkpoint.parse(Note.parse(proof.checkpoint).text).size, proof.position, proof.consistency) == (
+            2,
+            1,
+            [],
+        )
+        assert len(Note.parse(proof.checkpoint).unverified_signatures) == 2, "what the registrar cosigned shows it"
+        running.cancel()
+
+    asyncio.run(story())
+
+
 def test_while_the_witness_is_away_the_log_alone_has_signed(bench: Bench) -> None:
     async def story() -> None:
         keeper, entry = bench.keeper(), numbered(1)

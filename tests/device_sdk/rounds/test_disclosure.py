@@ -70,6 +70,17 @@ def test_a_phone_is_told_that_sources_do_not_hide_it(protection: str) -> None:
     )
 
 
+def test_sources_do_not_count_towards_an_owners_floor() -> None:
+    source = task()
+    source = replace(source, cohort=replace(source.cohort, min_reports=16, must_include=MustInclude(2)))
+    with pytest.raises(
+        ConfigError, match=r"sums over 14 devices besides its sources; this device agrees to 16 or more"
+    ):
+        agree(source)
+    agree(source, min_cohort=14)
+    agree(replace(source, cohort=replace(source.cohort, size=20, min_reports=18)))
+
+
 def test_plain_sums_need_the_owners_word() -> None:
     with pytest.raises(ConfigError, match=r"would see this phone's own update.*allow_plain_sums = true`"):
         agree(task(secure_aggregation="off"))

@@ -269,7 +269,7 @@ def tasks() -> Json:
         TASK, cohort=CohortSpec(size=20, min_reports=12, over_selection=1.3), privacy=replace(TASK.privacy, groups=3)
     )
     packed = replace(TASK, privacy=replace(TASK.privacy, ring_bits=24, coordinate_clip=0.3, l2_clip=3.3))
-    adapted = replace(TASK, method="fedfr_uda", cohort=replace(TASK.cohort, must_include=MustInclude()))
+    adapted = replace(TASK, method="fedfr_uda", cohort=CohortSpec(size=8, min_reports=6, must_include=MustInclude()))
     taken = (TASK, grouped, packed, replace(TASK, method="fedface"), adapted, *NOISY)
     ref = RoundRef("task-1", 3, 2)
     return {

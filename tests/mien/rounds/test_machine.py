@@ -441,6 +441,26 @@ def test_a_cohort_waits_for_its_labelled_device_and_asks_it_whatever_chance_says
         assert (state.stage, state.labelled) == (Stage.TRAINING, {"s"})
 
 
+def test_a_cohort_that_waits_for_a_source_remembers_four_times_those_that_it_asks() -> None:
+    """Whoever comes to a task without a source would fill the memory else; those that come again keep their place."""
+    crowd = [f"{number:02}" for number in range(40)]
+    state, _ = open_round(SOURCE, 0.0)
+    for number, device in enumerate(crowd):
+        state, _ = advance(SOURCE, state, CheckedIn(frozenset({device})), 0.1 * number)
+    assert set(state.candidates) == set(crowd[:16])
+    again, _ = advance(SOURCE, state, CheckedIn(frozenset(crowd)), 5.0)
+    assert set(again.candidates) == set(crowd[:16])
+    assert set(again.candidates.values()) == {5.0}
+    came, (selected, _) = advance(SOURCE, again, CheckedIn(frozenset("s"), frozenset("s")), 6.0)
+    assert isinstance(selected, Selected)
+    assert (came.stage, came.labelled, "s" in selected.device_ids) == (Stage.TRAINING, {"s"}, True)
+    silent = replace(SOURCE, lease_s=2.0)
+    others, _ = advance(silent, again, CheckedIn(frozenset(crowd[30:])), 7.5)
+    assert set(others.candidates) == set(crowd[30:]), "places of silent devices are free"
+    plain = after(replace(RULES, num_selected=50), (1.0, CheckedIn(frozenset(crowd))))
+    assert len(plain.candidates) == 40
+
+
 def test_a_labelled_device_that_comes_again_without_labels_counts_as_any_other() -> None:
     state = after(SOURCE, (1.0, CheckedIn(frozenset("as"), frozenset("s"))), (2.0, CheckedIn(frozenset("s"))))
     assert lacking(SOURCE, state, 2.0) == 1

@@ -11,7 +11,8 @@ from mien.errors import ConfigError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
-from mien.rounds.plan import check_reply, plan_task, with_median
+from mien.rounds.plan import check_hidden, check_reply, plan_task, with_median
+from mien.secagg.planner import fewest_hidden
 from mien.specs import FaceInputSpec, ModelSpec, TaskSpec, from_mapping
 from tests.tiny import SHARD
 
@@ -59,9 +60,23 @@ def test_labelled_devices_are_for_a_method_that_tells_them_from_others() -> None
     cohort = {"must_include": {"labelled": 1}}
     plan = plan_task(task(method="fedfr_uda", cohort=cohort), SPEC_JSON, public_shard=None)
     assert plan.task.cohort.min_labelled == 1
+    assert fewest_hidden(plan.task) == plan.task.cohort.min_reports - 1
     for method in ("fedavg", "fedfr", "fedgc"):
         with pytest.raises(ConfigError, match=f"method {method} trains all of its devices alike; leave it out"):
             plan_task(task(method=method, cohort=cohort), SPEC_JSON, public_shard=SHARD)
+
+
+@pytest.mark.parametrize(("min_reports", "is_refused"), [(16, True), (17, False)])
+def test_a_task_whose_sources_leave_too_few_to_hide_among_is_refused(min_reports: int, is_refused: bool) -> None:
+    cohort = {"size": 20, "min_reports": min_reports, "must_include": {"labelled": 1}}
+    made = task(method="fedfr_uda", cohort=cohort, privacy={"min_cohort": 16})
+    plan_task(made, SPEC_JSON, public_shard=None)  # one of before this rule goes on
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"the others hide among 15, fewer than .*raise cohort.min_reports to 17"):
+            check_hidden(made)
+    else:
+        check_hidden(made)
+    check_hidden(replace(made, cohort=replace(made.cohort, must_include=None)))
 
 
 def test_a_reply_as_long_as_the_trained_part_is_streamed() -> None:

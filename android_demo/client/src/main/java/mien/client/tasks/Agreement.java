@@ -134,10 +134,13 @@ public final class Agreement {
                     "would show the coordinator this phone's " + task.reveals + ", and its owner agreed to " + reveals);
         }
         int fewest = Methods.fewest(task, minCohort);
-        if (task.minCohort < fewest) {
+        int hidden = Math.min(task.minCohort, task.smallestSum - task.sources);
+        if (hidden < fewest) {
             String why = fewest == minCohort ? "" : ", which it takes to be hidden as among " + minCohort + " that count alike";
             throw refused(
-                    task, "lets the coordinator see sums over " + task.minCohort + " devices, less than " + fewest + why);
+                    task,
+                    "lets the coordinator see sums over " + hidden + " devices" + (task.sources > 0 ? " besides its sources" : "")
+                            + ", less than " + fewest + why);
         }
     }
 

@@ -113,6 +113,26 @@ public class TasksTest {
         }
     }
 
+    /** Whoever runs them knows what they sent: the others hide among those that are left. */
+    @Test
+    public void sourcesDoNotCountTowardsTheOwnersFloor() throws Exception {
+        Vectors tasks = Vectors.load("golden/client/tasks.json").at("tasks");
+        int withSources = 0;
+        for (int i = 0; i < tasks.size(); i++) {
+            String json = tasks.at(i).at("json").text();
+            TaskSpec task = new TaskSpec(Bytes.utf8(json));
+            if (task.sources > 0) {
+                withSources++;
+                String labelled = "\"labelled\":[0-9]+";
+                int most = task.smallestSum - AGREED.minCohort;
+                check(Bytes.utf8(json.replaceFirst(labelled, "\"labelled\":" + most)));
+                byte[] few = Bytes.utf8(json.replaceFirst(labelled, "\"labelled\":" + (most + 1)));
+                Raised.by(ErrorCode.CONFIG, "sums over 3 devices besides its sources", () -> check(few));
+            }
+        }
+        assertTrue(withSources > 0);
+    }
+
     @Test
     public void aNameThatNobodyReadsIsRefused() throws Exception {
         String json = Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text();
