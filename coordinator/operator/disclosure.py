@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mien.dp.words import guarantee
-from mien.secagg.planner import smallest_sum
+from mien.secagg.planner import fewest_hidden, smallest_sum
 from mien.specs import TaskSpec
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _cohort(task: TaskSpec, method: Method | None) -> str:
     if fewest := task.cohort.min_labelled:
         told += (
             f" Each sum includes {fewest} or more devices that say at check-in that they hold labelled faces: a round "
-            "waits for them, and the other phones hide among the rest."
+            f"waits for them, and the other phones hide among {fewest_hidden(task)}."
         )
     if smallest >= _FEW:
         return told

@@ -28,6 +28,7 @@ def test_an_operator_is_told_what_a_source_in_each_cohort_means() -> None:
     cohort = CohortSpec(size=20, min_reports=16, must_include=MustInclude())
     told = disclosures(TaskSpec("t", method="fedfr_uda", cohort=cohort))
     assert "1 or more devices that say at check-in that they hold labelled faces" in told[0]
+    assert "the other phones hide among 15" in told[0]
     assert "labelled" not in shown()[0]
 
 
