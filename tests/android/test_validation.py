@@ -14,6 +14,7 @@ from device_sdk.rounds.events import Event, Transfer
 from device_sdk.rounds.participate import Counted, RoundOutcome
 from mien.contribution import ContributionLayout, Total
 from mien.methods import METHODS
+from mien.methods.pfm_fv import own_weighting, scaled
 from mien.protocol.v1 import rounds_pb2
 from mien.secagg.planner import plan_numbers
 from mien.specs import CohortSpec, TaskSpec
@@ -108,12 +109,15 @@ def test_validators_choose_among_sums_of_both_languages(tmp_path: Path) -> None:
             outcomes = [each.result(PATIENCE_S) for each in running]
         reports = fleet.outcome(task_id, limit_s=PATIENCE_S)
         models = [fleet.theta(report.model_id) for report in reports[1::2]]
+        devices = fleet.seen_devices()
     assert [[type(each) for each in of_one] for of_one in outcomes] == [[Counted] * TASK.rounds] * (OTHERS + SILOS)
     ends = [[line["kind"] for line in lines if line["event"] == "outcome"] for lines in told]
     assert ends == [["COUNTED"] * (TASK.rounds - (number == 0)) for number in range(PHONES)], told
     assert [report.duty for report in reports] == [rounds_pb2.TRAIN, rounds_pb2.VALIDATE] * TASK.rounds
 
     part, method = TINY.part(), METHODS[TASK.method]
+    at_first = np.zeros((0, 3), np.float32)
+    foreseen = np.array([scaled(TASK, own_weighting(TASK, device, at_first, 1))[1] for device in devices])
     layout, validation = method.contribution_layout(TASK, part, TINY.spec.input.dim), method.validation
     assert validation is not None
     numbers = plan_numbers(PHONES + OTHERS, l2_clip=256.0, coordinate_clip=16.0, max_weight=TASK.privacy.max_weight)
@@ -124,6 +128,11 @@ def test_validators_choose_among_sums_of_both_languages(tmp_path: Path) -> None:
         trained = [(tmp_path / name.format(phone)).read_bytes() for phone in there]
         trained += [other.contributions[number] for other in others]
         total = total_of(layout, trained)
+        if number == 0:
+            drawn = np.array([layout.parse(each).vector[layout.slices["weightings"]][1] for each in trained])
+            assert len(drawn) == PHONES + OTHERS
+            foretold = np.isclose(drawn[:, None], foreseen, rtol=1e-6).any(axis=1)
+            assert foretold.sum() < 2, "a secret of each phone's is in its draws; one in 10^5 is near another's by chance"
         scores = total_of(validation.contribution_layout(TASK), [silo.contributions[number] for silo in silos])
         state = validation.server_step(TASK, part, state, total, scores)
         # Updates under a weighting are rounded, and divided by all weights in it.

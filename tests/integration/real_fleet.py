@@ -147,6 +147,15 @@ class RealFleet:
 
         return self.loop.run(story())
 
+    def seen_devices(self) -> list[str]:
+        """Return the ids of all devices that called."""
+
+        async def story() -> list[str]:
+            async with self.coordinator.operator() as operator:
+                return [device.device_id async for device in operator.seen_devices()]
+
+        return self.loop.run(story())
+
     def theta(self, model: str) -> Vector:
         """Return a model's parameters as the coordinator holds them."""
         return np.asarray(self.coordinator.theta(model))

@@ -18,7 +18,7 @@ from device_sdk.rounds.judging import JUDGED
 from device_sdk.rounds.participate import Counted, RoundOutcome
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.methods.base import Crops
-from mien.methods.pfm_fv import own_faces
+from mien.methods.pfm_fv import DRAWN_FROM, own_faces
 from mien.protocol.v1 import rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
@@ -112,10 +112,14 @@ def test_the_model_and_the_validators_statistics_are_the_simulators(fleet: RealF
     # What is kept tells apart who trained and who judged: neither can do the other in this task.
     assert {name for name in everybody if JUDGED in kept[name]} == set(VALIDATORS)
     assert {name for name in everybody if "class_embeddings" in kept[name]} == set(TRAINERS)
+    # The simulator is told what the phones' draws follow from, which nobody else knows.
+    secrets = {name: kept[name][DRAWN_FROM] for name in TRAINERS}
+    assert len({tuple(each) for each in secrets.values()}) == len(TRAINERS)
     held = {name: (fit_crops(faces_of(name)[0], spec), faces_of(name)[1]) for name in everybody}
     cohort = Cohort(
         {ids[name]: held[name][0] for name in TRAINERS},
         labels={ids[name]: held[name][1] for name in TRAINERS},
+        private={ids[name]: {DRAWN_FROM: secrets[name]} for name in TRAINERS},
         validators={ids[name]: own_faces(*held[name]) for name in VALIDATORS},
     )
     part = model.layout.part(model.spec.trainable)
