@@ -10,6 +10,7 @@ from typing import Annotated, Final
 from coordinator.home.settings import Settings, check_address, check_limits, check_release_key, listening_place
 from mien.errors import ConfigError
 from mien.log.witnesses import Quorum, WitnessAddress
+from mien.protocol.addresses import host_of, may_lead_to
 
 _SET_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LIMITS: Final = {
@@ -74,6 +75,7 @@ class CoordinatorConfig:
     and `blobs_url` default to files in the coordinator's folder; `blobs_endpoint` is the address of an S3-compatible
     store that is not AWS's.
     `witnesses` are asked to cosign the log, besides the registrar.
+    A replica tells the phones whose tasks it runs its `public_address`.
     Device calls are refused once the revocation list is older than `crl_max_age_s`. `check_in_hold_s` is how long a
     check-in is held while a round may still want the device, `retry_after_s` the shortest pause that it is told
     afterwards; many devices are told longer ones, so that `check_ins_per_s` of them come, or as many as tasks gather.
@@ -107,6 +109,11 @@ class CoordinatorConfig:
         str, "host:port where other [replicas](production.md#replicas) reach this one; empty: it runs alone"
     ] = ""
     replica_listen: Annotated[str, "where it listens for them; empty: every interface at that port"] = ""
+    public_address: Annotated[
+        str,
+        "host:port where phones reach this replica and no other, told to those whose tasks it runs: another port of "
+        "`address`' host, or a name below it; empty: phones stay with the load balancer",
+    ] = ""
     replica_lease_s: Annotated[float, "a replica that is not heard of for so long loses its tasks to the others"] = 10.0
     witnesses: Annotated[
         tuple[str, ...],
@@ -161,10 +168,17 @@ class CoordinatorConfig:
 
     def __post_init__(self) -> None:
         addresses = ("address", "listen", "registrar_address", "registrar_admin_address")
-        for name in (*addresses, "replica_address", "replica_listen"):
+        for name in (*addresses, "replica_address", "replica_listen", "public_address"):
             value = getattr(self, name)
             if value or name == "address":
                 check_address(name, value, example="coordinator.example:7443", lowest_port=0 if name == "listen" else 1)
+        if self.public_address and not self.replica_address:
+            raise ConfigError("public_address is of one of several replicas; set replica_address, or leave it empty")
+        if self.public_address and not may_lead_to(self.address, self.public_address):
+            raise ConfigError(
+                f"public_address is {self.public_address!r}, where no phone would go; name another port of "
+                f"{host_of(self.address)}, or a host below it, as replica-1.{host_of(self.address)}"
+            )
         check_address("dashboard_listen", self.dashboard_listen, example="0.0.0.0:8443", lowest_port=0)
         if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
             raise ConfigError(
@@ -193,7 +207,7 @@ class CoordinatorConfig:
     @property
     def server_names(self) -> tuple[str, ...]:
         """Every name and address that the server's certificate covers."""
-        return tuple(dict.fromkeys((self.address.rpartition(":")[0], *self.names, "localhost", "127.0.0.1")))
+        return tuple(dict.fromkeys((host_of(self.address), *self.names, "localhost", "127.0.0.1")))
 
 
 def _folders_by_name(named: tuple[str, ...]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import tomli_w
 
 from mien.errors import ConfigError, NotFoundError
 from mien.log.chain import canonical_json
+from mien.protocol.addresses import host_of, is_address
 from mien.records import to_mapping
 from mien.shell.files import write_atomically
 from mien.shell.settings import Resolved, read_toml, resolve, value_of
@@ -25,7 +26,6 @@ T = TypeVar("T")
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 """Hosts that are this machine, and reached from nowhere else."""
 
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 _URL_PASSWORD: Final = re.compile(r"(://[^:/?#@]*:).*@")  # to the last @: a password may hold any character
 _URL_SECRET: Final = re.compile(r"([?&][^=&]*(?:pass|secret|key|token)[^=&]*=)[^&#]*", re.IGNORECASE)
 _RELEASE_KEY: Final = re.compile(r"[0-9a-f]{64}")
@@ -71,7 +71,7 @@ class Settings(Generic[T]):
 
 def check_address(name: str, value: str, *, example: str, lowest_port: int = 1) -> None:
     """Raise ConfigError unless a setting is host:port; a place to listen may have port 0, which takes a free one."""
-    if not _ADDRESS.fullmatch(value) or not lowest_port <= port_of(value) < 65536:
+    if not is_address(value, lowest_port=lowest_port):
         raise ConfigError(f"{name} is {value!r}; write host:port, for example {example}")
 
 
@@ -109,7 +109,7 @@ def listening_place(address: str) -> str:
 
     What is reached by this machine's own name for itself is for this machine alone, and is listened for there alone.
     """
-    return address if address.rpartition(":")[0] in LOOPBACK else f"[::]:{port_of(address)}"
+    return address if host_of(address) in LOOPBACK else f"[::]:{port_of(address)}"
 
 
 def port_of(address: str) -> int:

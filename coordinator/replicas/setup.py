@@ -29,6 +29,7 @@ from coordinator.service.access import Gate
 from coordinator.service.metrics import Metrics
 from coordinator.service.rpc import ErrorInterceptor, connection_limits, listen, wrapping
 from coordinator.store.thread import StoreThread
+from mien.protocol.ids import PopulationId
 from mien.protocol.v1 import replicas_pb2_grpc
 from mien.shell.clock import Clock
 from mien.shell.keys import secret_hex
@@ -74,6 +75,10 @@ class Replication:
     def desks(self, engine: Engine) -> Desks:
         """Return where uploads find their rounds."""
         return Desks(engine, self.stores, self._spool, self.keeper, self._peers, self._registry, self._thread)
+
+    def owner_address(self, population: PopulationId) -> str:
+        """Return where phones reach this replica, if it runs their population's tasks; empty where nobody said."""
+        return self._config.public_address if self.keeper.owns(population) else ""
 
     def serve(self, engine: Engine, gate: Gate, add_services: Callable[[grpc.aio.Server], None]) -> None:
         """Open the replicas' own port; `add_services` adds those whose calls are passed on."""

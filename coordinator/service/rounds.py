@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -62,11 +62,13 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         clock: Clock,
         log: LogKeeper,
         revocations: Revocations,
+        owner_address: Callable[[PopulationId], str] = lambda _population: "",
     ) -> None:
+        """`owner_address` gives where devices reach who runs their population's tasks; empty: where they are."""
         self._engine, self._uploads, self._log, self._revocations = engine, uploads, log, revocations
         self._store, self._thread, self._clock = store, thread, clock
         self._saw = Grouped(thread, store.saw_devices)
-        self._replies = ReplyStreams()
+        self._replies, self._owner_address = ReplyStreams(), owner_address
 
     async def Hello(self, request: common_pb2.HelloRequest, context: Any) -> common_pb2.HelloReply:
         """Return the protocol version to speak, and the clock."""
@@ -99,8 +101,9 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         offer = replace(offer, labelled=request.labelled)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
-            return rounds_pb2.CheckInReply(wait=_wait(found))
-        return rounds_pb2.CheckInReply(assignment=await self._assignment(found))
+            return rounds_pb2.CheckInReply(wait=_wait(found), owner_address=self._owner_address(population))
+        assignment = await self._assignment(found)
+        return rounds_pb2.CheckInReply(assignment=assignment, owner_address=self._owner_address(population))
 
     async def SetParticipation(
         self, request: rounds_pb2.SetParticipationRequest, context: Any

@@ -38,6 +38,7 @@ from mien.errors import (
 )
 from mien.methods import METHODS
 from mien.protocol import CHUNK_BYTES
+from mien.protocol.addresses import host_of, may_lead_to
 from mien.protocol.canonical import task_from_json
 from mien.protocol.ids import AttemptNumber, ModelId, RoundNumber, TaskId
 from mien.protocol.messages import ROLES, STAGES, TOLD_STAGES, round_message
@@ -53,6 +54,8 @@ from mien.specs import TaskSpec
 SERVER: Final = "the coordinator"
 GLANCE_S: Final = 5.0
 """Longest time that a look at the round may keep a phone from training."""
+LEFT_ALONE_S: Final = 600.0
+"""Time for which an address that a server named, and that failed, is not gone to again."""
 UNSAID_PAUSE_S: Final = 60.0
 """Pause of a phone whose server has nothing to do for it and gives a pause that is no number."""
 T = TypeVar("T")
@@ -137,6 +140,7 @@ class CoordinatorClient:
         self.identity = identity
         self._clock, self._rng = clock, rng
         self._settings = settings or ClientSettings()
+        self._refused, self._refused_until_s = "", 0.0
         self._connect()
 
     def __enter__(self) -> Self:
@@ -149,14 +153,33 @@ class CoordinatorClient:
         """Close the connection."""
         self._channel.close()
 
+    @property
+    def address(self) -> str:
+        """Where it is connected to: where this device joined, or the replica that runs its tasks."""
+        return self._address
+
     def reconnect(self) -> None:
-        """Leave the connection and open another one: calls that are under way fail as with a lost network."""
+        """Leave the connection and open another one, to where this device joined: calls under way fail as with a lost
+        network.
+        """
         self.close()
         self._connect()
 
     def _connect(self) -> None:
-        identity = self.identity
-        self._channel = open_channel(identity.coordinator_address, identity.coordinator_ca, identity)
+        address = self.identity.coordinator_address
+        self._use(self._open(address), address)
+
+    def _open(self, address: str) -> grpc.Channel:
+        """Return a channel to an address, of whichever replica: the certificate has to be for where this device joined.
+
+        Nobody is trusted for an address that he gave (decision record 0119).
+        """
+        joined_at, authority = self.identity.coordinator_address, self.identity.coordinator_ca
+        named = "" if address == joined_at else host_of(joined_at)
+        return open_channel(address, authority, self.identity, named=named)
+
+    def _use(self, channel: grpc.Channel, address: str) -> None:
+        self._channel, self._address = channel, address
         self._rounds = rounds_pb2_grpc.RoundsStub(self._channel)
         self._models = models_pb2_grpc.ModelsStub(self._channel)
 
@@ -170,6 +193,7 @@ class CoordinatorClient:
         try:
             hello = self._say_hello(_ONCE)
         except UnreachableError as error:
+            self._go_back(error)
             cause = self._explain(error)
             if not isinstance(cause, UnreachableError):
                 raise cause from error
@@ -211,6 +235,7 @@ class CoordinatorClient:
             labelled=labelled,
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
+        self._go_to(reply.owner_address)
         if reply.WhichOneof("answer") == "assignment":
             return _assignment(reply.assignment)
         return _wait(reply.wait)
@@ -293,7 +318,9 @@ class CoordinatorClient:
         try:
             message = next(iter(stream), None)
         except grpc.RpcError as error:
-            raise told_by(error, SERVER) from error
+            known = told_by(error, SERVER)
+            self._go_back(known)
+            raise known from error
         finally:
             stream.cancel()
         if message is None:
@@ -468,10 +495,43 @@ class CoordinatorClient:
         return self._call(lambda: self._rounds.GetUploadStatus(request, timeout=UNARY_S), final=final)
 
     def _call(self, attempt: Callable[[], T], *, final: tuple[type[UnavailableError], ...] = ()) -> T:
-        return call(attempt, SERVER, self._settings.retry, clock=self._clock, rng=self._rng, final=final)
+        patience, clock, rng = self._settings.retry, self._clock, self._rng
+        return call(attempt, SERVER, patience, clock=clock, rng=rng, final=final, on_failure=self._go_back)
 
     def _retries(self) -> Retries:
-        return Retries(self._settings.retry, self._clock, self._rng)
+        return Retries(self._settings.retry, self._clock, self._rng, self._go_back)
+
+    def _go_to(self, unverified_address: str) -> None:
+        """Go on at the replica that runs this device's tasks, if it may be followed there and answers.
+
+        Where anything about it fails all stays as it is, and that address is left alone for a while.
+        """
+        address, now_s = unverified_address, self._clock.monotonic_s()
+        if address == self._address or not may_lead_to(self.identity.coordinator_address, address):
+            return
+        if address == self._refused and now_s < self._refused_until_s:
+            return
+        channel = self._open(address)
+        try:
+            method = rounds_pb2_grpc.RoundsStub(channel).Hello
+            say_hello(method, SERVER, _ONCE, clock=self._clock, rng=self._rng, timeout_s=GLANCE_S)
+        except MienError:
+            channel.close()
+            self._leave_alone(address)
+            return
+        self.close()
+        self._use(channel, address)
+
+    def _go_back(self, error: MienError) -> None:
+        """Go back to where this device joined after a failure at another address."""
+        if self._address != self.identity.coordinator_address and isinstance(error, UnavailableError):
+            if isinstance(error, RateLimitedError):
+                return  # it is there, and says when
+            self._leave_alone(self._address)
+            self.reconnect()
+
+    def _leave_alone(self, address: str) -> None:
+        self._refused, self._refused_until_s = address, self._clock.monotonic_s() + LEFT_ALONE_S
 
     def _explain(self, error: UnreachableError) -> MienError:
         """Return the cause of a connection that fails: a certificate, a clock, another server, or just no server."""

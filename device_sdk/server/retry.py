@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from mien.errors import UnavailableError
@@ -25,9 +26,16 @@ class RetryPolicy:
 class Retries:
     """The pauses of one call."""
 
-    def __init__(self, policy: RetryPolicy, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self,
+        policy: RetryPolicy,
+        clock: Clock,
+        rng: random.Random,
+        on_failure: Callable[[UnavailableError], object] = lambda _error: None,
+    ) -> None:
+        """`on_failure` is told of each failure, before the pause."""
         self._pauses = Backoff(policy.first_s, policy.longest_s, least=0.0, draw=rng.random)
-        self._give_up_s, self._clock = policy.give_up_s, clock
+        self._give_up_s, self._clock, self._on_failure = policy.give_up_s, clock, on_failure
         self.progress()
 
     def progress(self) -> None:
@@ -37,6 +45,7 @@ class Retries:
 
     def wait(self, error: UnavailableError) -> None:
         """Pause after a failure; raises `error` instead when the pause would end after the limit."""
+        self._on_failure(error)
         pause_s = max(self._pauses.next_s(), error.retry_after_s or 0.0)
         if self._clock.monotonic_s() + pause_s - self._since_s > self._give_up_s:
             raise error

@@ -53,14 +53,20 @@ class Hello:
     skew_s: float
 
 
-def open_channel(address: str, authority: x509.Certificate, identity: Identity | None = None) -> grpc.Channel:
-    """Return a channel that trusts one authority only; with `identity`, mutual. TLS 1.3: see `device_sdk`."""
+def open_channel(
+    address: str, authority: x509.Certificate, identity: Identity | None = None, *, named: str = ""
+) -> grpc.Channel:
+    """Return a channel that trusts one authority only; with `identity`, mutual. TLS 1.3: see `device_sdk`.
+
+    `named` is the host that the server's certificate has to be for, where that is not the address's own.
+    """
     credentials = grpc.ssl_channel_credentials(
         root_certificates=to_pem(authority),
         private_key=identity.key_pem if identity else None,
         certificate_chain=identity.chain_pem if identity else None,
     )
-    return grpc.secure_channel(address, credentials, options=_OPTIONS)
+    name = (("grpc.ssl_target_name_override", named.strip("[]")),) if named else ()
+    return grpc.secure_channel(address, credentials, options=(*_OPTIONS, *name))
 
 
 def call(
@@ -71,12 +77,13 @@ def call(
     clock: Clock,
     rng: random.Random,
     final: tuple[type[UnavailableError], ...] = (),
+    on_failure: Callable[[UnavailableError], object] = lambda _error: None,
 ) -> T:
     """Return the answer of a call that may be repeated, repeating it while its error says that this can help.
 
-    Errors in `final` are an answer to the caller, not a reason to repeat.
+    Errors in `final` are an answer to the caller, not a reason to repeat; of others `on_failure` is told.
     """
-    retries = Retries(policy, clock, rng)
+    retries = Retries(policy, clock, rng, on_failure)
     while True:
         try:
             return attempt()
@@ -97,14 +104,22 @@ def told_by(error: grpc.RpcError, peer: str) -> MienError:
     return known
 
 
-def say_hello(method: Callable[..., Any], peer: str, policy: RetryPolicy, *, clock: Clock, rng: random.Random) -> Hello:
+def say_hello(
+    method: Callable[..., Any],
+    peer: str,
+    policy: RetryPolicy,
+    *,
+    clock: Clock,
+    rng: random.Random,
+    timeout_s: float = UNARY_S,
+) -> Hello:
     """Return the server's greeting; raises VersionError when the two programs have no protocol version in common."""
     request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS, software=software("mien-device"))
     times: list[float] = []
 
     def attempt() -> common_pb2.HelloReply:
         times[:] = [clock.now()]
-        reply: common_pb2.HelloReply = method(request, timeout=UNARY_S)
+        reply: common_pb2.HelloReply = method(request, timeout=timeout_s)
         times.append(clock.now())
         return reply
 

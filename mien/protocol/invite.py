@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from mien.errors import InviteError
 from mien.format import grouped
+from mien.protocol.addresses import ADDRESS
 
 _HEX = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
-_ADDRESS = re.compile(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}")
 _CODE_LABEL = b"mien/v1/invite-code"
 _CODE_DIGITS = 12
 _CODE_BYTES = 16
@@ -68,7 +68,7 @@ class Invite:
             query = parse_qs(parts.query, strict_parsing=True, max_num_fields=8)
         except ValueError as error:
             raise InviteError("the invite is cut off or damaged; copy the whole line") from error
-        patterns = {"r": _ADDRESS, "rf": _HEX, "cf": _HEX, "t": _TOKEN}
+        patterns = {"r": ADDRESS, "rf": _HEX, "cf": _HEX, "t": _TOKEN}
         for name, pattern in patterns.items():
             values = query.get(name, [])
             if len(values) != 1 or not pattern.fullmatch(values[0]):

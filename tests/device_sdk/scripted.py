@@ -188,10 +188,15 @@ class Fleet:
 
 @contextmanager
 def scripted_coordinator(
-    fleet: Fleet, script: Script, *, server_issued: timedelta = timedelta(0), port: int = 0
+    fleet: Fleet,
+    script: Script,
+    *,
+    server_issued: timedelta = timedelta(0),
+    port: int = 0,
+    named: str = "127.0.0.1",
 ) -> Iterator[str]:
-    """Run the server while the block runs; gives its address."""
-    leaf = pki.issue_server_leaf(fleet.coordinator, ["127.0.0.1"], datetime.now(UTC) + server_issued)
+    """Run the server while the block runs, with a certificate for the host `named`; gives its address."""
+    leaf = pki.issue_server_leaf(fleet.coordinator, [named], datetime.now(UTC) + server_issued)
     roots = fleet.registrar.certificate_pem + fleet.coordinator.certificate_pem
     credentials = grpc.ssl_server_credentials(
         [(leaf.key_pem, leaf.chain_pem)], root_certificates=roots, require_client_auth=True

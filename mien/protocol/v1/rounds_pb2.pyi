@@ -93,12 +93,14 @@ class SetParticipationReply(_message.Message):
     def __init__(self) -> None: ...
 
 class CheckInReply(_message.Message):
-    __slots__ = ("assignment", "wait")
+    __slots__ = ("assignment", "wait", "owner_address")
     ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    OWNER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     assignment: Assignment
     wait: Wait
-    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ...) -> None: ...
+    owner_address: str
+    def __init__(self, assignment: _Optional[_Union[Assignment, _Mapping]] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., owner_address: _Optional[str] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("retry_after_s", "reason", "cannot_train")

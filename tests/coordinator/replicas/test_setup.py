@@ -30,3 +30,14 @@ def test_addresses_are_checked() -> None:
         replace(CONFIG, replica_address="nowhere")
     with pytest.raises(ConfigError, match="replica_listen"):
         replace(CONFIG, replica_listen="nowhere")
+
+
+def test_a_public_address_is_one_where_phones_would_go() -> None:
+    for told in ("localhost:7445", "replica-1.localhost:7443"):
+        assert replace(CONFIG, public_address=told).public_address == told
+    with pytest.raises(ConfigError, match=r"where no phone would go; name another port of localhost"):
+        replace(CONFIG, public_address="other.example:7443")
+    with pytest.raises(ConfigError, match="public_address"):
+        replace(CONFIG, public_address="nowhere")
+    with pytest.raises(ConfigError, match="set replica_address"):
+        replace(CONFIG, public_address="localhost:7445", replica_address="")
