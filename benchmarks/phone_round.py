@@ -27,8 +27,9 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,7 +41,7 @@ import numpy as np
 from benchmarks import _common
 from benchmarks._load import Program
 from mien.contribution import ContributionLayout
-from mien.errors import LateError
+from mien.errors import LateError, UnreachableError
 from mien.layout import ParameterEntry, ParameterLayout
 from mien.methods import METHODS
 from mien.protocol import CHUNK_BYTES
@@ -62,6 +63,10 @@ POPULATION: Final = "phones"
 LIMIT_S: Final = 3_600.0
 PROBE_EVERY_S: Final = 0.1
 IDLE_S: Final = 3.0
+CROWDED: Final = {"connections_per_address": 100_000, "check_in_hold_s": 5.0, "first_message_s": 600.0}
+"""What a coordinator has to be told of phones that all share one address and one slow machine."""
+
+_TOLD_CHARS: Final = 2_000
 _SENT_AT: Final = 120
 """Where Linux's `struct tcp_info` has the bytes that a peer acknowledged, and behind them those received."""
 
@@ -96,8 +101,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 def row(kilobytes: int, phones: int) -> dict[str, Any]:
     """Return the figures of one round in a fresh coordinator."""
     _common.progress(f"{phones} phones, {kilobytes} KB each")
-    with tempfile.TemporaryDirectory(prefix="mien-phones-") as folder:
-        return asyncio.run(_round(Path(folder), kilobytes, phones))
+    with tempfile.TemporaryDirectory(prefix="mien-phones-") as name, FakeFleet(Path(name), **CROWDED) as fleet:
+        return asyncio.run(round_of(fleet, Path(name), kilobytes, phones))
 
 
 @dataclass(frozen=True)
@@ -123,47 +128,46 @@ class Tally:
     received: int = 0
 
 
-async def _round(folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
-    crowded = {"connections_per_address": 100_000, "check_in_hold_s": 5.0, "first_message_s": 600.0}
-    with FakeFleet(folder, **crowded) as fleet:
-        parameters = PARAMETERS[kilobytes]
-        layout, spec = model(parameters)
-        theta = folder / "theta.f32"
-        theta.write_bytes(np.zeros(layout.size, "<f4").tobytes())
-        async with fleet.operator() as operator:
-            imported = await operator.import_model(model_to_json(spec, layout), theta, None)
-            await operator.release(imported.model_id)
-            await operator.submit(task(phones), "phone-round")
-        everybody = [fleet.admit(POPULATION) for _ in range(phones)]
-        share = min(_common.num_cores(), 8)
-        go = folder / "go"
-        crowds = [
-            _Crowd(fleet.address, tuple(everybody[at::share]), parameters, folder / f"connected-{at}", go)
-            for at in range(share)
-        ]
-        program = Program(fleet.process, fleet.port)
-        context = multiprocessing.get_context("spawn")
-        async with _probed(fleet) as waits:
-            with ProcessPoolExecutor(share, mp_context=context) as pool:
-                loop = asyncio.get_running_loop()
-                await asyncio.gather(*(loop.run_in_executor(pool, os.getpid) for _ in crowds))  # they have started
-                program.forget_peak()
-                cpu_s = [program.cpu_s]
-                taking = [loop.run_in_executor(pool, _take_part, crowd) for crowd in crowds]
-                while not all(
-                    crowd.connected.exists() or done.done() for crowd, done in zip(crowds, taking, strict=True)
-                ):
-                    await asyncio.sleep(0.05)
-                cpu_s.append(program.cpu_s)
-                await asyncio.sleep(IDLE_S)
-                cpu_s.append(program.cpu_s)
-                before = _common.database_bytes(fleet.home.folder / "coordinator.db")
-                began = time.monotonic()
-                go.touch()
-                tallies = await asyncio.gather(*taking)
-                took_s, peak_bytes = time.monotonic() - began, program.peak_bytes
-                cpu_s.append(program.cpu_s)
-                kept = _common.database_bytes(fleet.home.folder / "coordinator.db") - before
+async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
+    """Return the figures of one round of new phones; their processes' notes to one another lie in a folder.
+
+    Raises UnreachableError, and leaves no process of phones behind, where one of them or the coordinator ends too soon.
+    """
+    parameters = PARAMETERS[kilobytes]
+    layout, spec = model(parameters)
+    theta = folder / "theta.f32"
+    theta.write_bytes(np.zeros(layout.size, "<f4").tobytes())
+    async with fleet.operator() as operator:
+        imported = await operator.import_model(model_to_json(spec, layout), theta, None)
+        await operator.release(imported.model_id)
+        await operator.submit(task(phones), "phone-round")
+    everybody = [fleet.admit(POPULATION) for _ in range(phones)]
+    share = min(_common.num_cores(), 8)
+    go = folder / "go"
+    crowds = [
+        _Crowd(fleet.address, tuple(everybody[at::share]), parameters, folder / f"connected-{at}", go)
+        for at in range(share)
+    ]
+    program = Program(fleet.process, fleet.port)
+    cpu_s = list[float]()
+
+    def begins() -> None:
+        program.forget_peak()
+        cpu_s.append(program.cpu_s)
+
+    async with _probed(fleet) as waits, _taking_part(crowds, fleet, begins) as tallies:
+        while not all(crowd.connected.exists() for crowd in crowds):
+            await asyncio.sleep(0.05)
+        cpu_s.append(program.cpu_s)
+        await asyncio.sleep(IDLE_S)
+        cpu_s.append(program.cpu_s)
+        before = _common.database_bytes(fleet.home.folder / "coordinator.db")
+        began = time.monotonic()
+        go.touch()
+        told = await asyncio.gather(*tallies)
+        took_s, peak_bytes = time.monotonic() - began, program.peak_bytes
+        cpu_s.append(program.cpu_s)
+        kept = _common.database_bytes(fleet.home.folder / "coordinator.db") - before
     connecting_s, idle_s, busy_s = (after - before for before, after in itertools.pairwise(cpu_s))
     share_idle = idle_s / IDLE_S
     return {
@@ -172,15 +176,66 @@ async def _round(folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
         "server_cpu_ms_per_phone": round(1e3 * (connecting_s + busy_s - share_idle * took_s) / phones, 2),
         "connecting_cpu_ms_per_phone": round(1e3 * connecting_s / phones, 2),
         "idle_cpu_share": round(share_idle, 3),
-        "bytes_per_phone": round(sum(each.sent + each.received for each in tallies) / phones),
-        "bytes_sent_per_phone": round(sum(each.sent for each in tallies) / phones),
-        "messages_per_phone": round(sum(each.messages for each in tallies) / phones, 1),
+        "bytes_per_phone": round(sum(each.sent + each.received for each in told) / phones),
+        "bytes_sent_per_phone": round(sum(each.sent for each in told) / phones),
+        "messages_per_phone": round(sum(each.messages for each in told) / phones, 1),
         "p99_control_ms": round(1e3 * float(np.quantile(waits, 0.99)), 1),
         "p50_control_ms": round(1e3 * float(np.quantile(waits, 0.5)), 1),
         "peak_mb": round(peak_bytes / 1e6, 1),
         "kept_bytes_per_phone": round(kept / phones),
         "round_s": round(took_s, 1),
     }
+
+
+@contextlib.asynccontextmanager
+async def _taking_part(
+    crowds: Sequence[_Crowd], fleet: FakeFleet, begins: Callable[[], None]
+) -> AsyncIterator[list[asyncio.Task[Tally]]]:
+    """Let each crowd take part in a process of its own while a block runs; yield what each will have exchanged.
+
+    `begins` is called once the processes are there. What goes wrong in one of them, or ends it or the coordinator, ends
+    the block and all of them: the others would wait for it for as long as the round's deadlines.
+    """
+    context, before = multiprocessing.get_context("spawn"), set(multiprocessing.active_children())
+    with ProcessPoolExecutor(len(crowds), mp_context=context) as pool:
+        loop = asyncio.get_running_loop()
+
+        async def take_part(crowd: _Crowd) -> Tally:
+            return await loop.run_in_executor(pool, _take_part, crowd)
+
+        async def watch() -> None:
+            while fleet.process.poll() is None:
+                await asyncio.sleep(0.1)
+            raise UnreachableError("the coordinator ended")
+
+        await asyncio.gather(*(loop.run_in_executor(pool, os.getpid) for _ in crowds))
+        processes = set(multiprocessing.active_children()) - before
+        begins()
+        try:
+            async with asyncio.TaskGroup() as group:
+                watching = group.create_task(watch())
+                yield [group.create_task(take_part(crowd)) for crowd in crowds]
+                watching.cancel()
+        except BaseExceptionGroup as failed:
+            for process in processes:
+                process.join(0.5)
+            codes = [process.exitcode for process in processes if process.exitcode is not None]
+            raise _reason(failed.exceptions, codes, fleet) from failed
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def _reason(failed: Sequence[BaseException], codes: Sequence[int], fleet: FakeFleet) -> BaseException:
+    """Return why a round did not come to its end, of all that failed with it."""
+    if (code := fleet.process.poll()) is not None:
+        told = fleet.log.read_text(encoding="utf-8", errors="replace")[-_TOLD_CHARS:]
+        return UnreachableError(
+            f"the coordinator ended with code {code} in the middle of the round; its log ends:\n{told}"
+        )
+    if any(isinstance(error, BrokenProcessPool) for error in failed):
+        return UnreachableError(f"a process of phones ended in the middle of the round, with code {codes}")
+    return failed[0]
 
 
 @contextlib.asynccontextmanager
@@ -286,8 +341,12 @@ async def _one_takes_part(device: FakeDevice, parameters: int, verify: VerifyLea
                 is_long = len(part.upload) > CHUNK_BYTES  # else it is sent without asking how far it is
                 offset = (await device.upload_status(part.ref)).received_bytes if is_long else 0
                 await device.upload(part.ref, part.upload, offset=offset, masked=message)
-            else:
+                continue
+            try:
                 await device.send_step(part.ref, event.stage, message)
+            except LateError:
+                if not part.upload:
+                    raise  # else the sum opened without this one's shares: enough others had sent theirs
     raise LateError("the stream of events ended before the round did")
 
 
