@@ -106,10 +106,11 @@ def row(kilobytes: int, phones: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Crowd:
+class Crowd:
     """What one process's phones are told: where the coordinator is, who they are, and how long a contribution is.
 
-    Once they are connected there is a file `connected`, and they wait for one, `go`.
+    Once they are connected there is a file `connected`, and they wait for one, `go`. If they are told where their tasks
+    are run, they go there.
     """
 
     address: str
@@ -145,7 +146,7 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
     share = min(_common.num_cores(), 8)
     go = folder / "go"
     crowds = [
-        _Crowd(fleet.address, tuple(everybody[at::share]), parameters, folder / f"connected-{at}", go)
+        Crowd(fleet.address, tuple(everybody[at::share]), parameters, folder / f"connected-{at}", go)
         for at in range(share)
     ]
     program = Program(fleet.process, fleet.port)
@@ -155,7 +156,7 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
         program.forget_peak()
         cpu_s.append(program.cpu_s)
 
-    async with _probed(fleet) as waits, _taking_part(crowds, fleet, begins) as tallies:
+    async with _probed(fleet) as waits, taking_part(crowds, [fleet], begins) as tallies:
         while not all(crowd.connected.exists() for crowd in crowds):
             await asyncio.sleep(0.05)
         cpu_s.append(program.cpu_s)
@@ -188,8 +189,8 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
 
 
 @contextlib.asynccontextmanager
-async def _taking_part(
-    crowds: Sequence[_Crowd], fleet: FakeFleet, begins: Callable[[], None]
+async def taking_part(
+    crowds: Sequence[Crowd], fleets: Sequence[FakeFleet], begins: Callable[[], None]
 ) -> AsyncIterator[list[asyncio.Task[Tally]]]:
     """Let each crowd take part in a process of its own while a block runs; yield what each will have exchanged.
 
@@ -200,11 +201,11 @@ async def _taking_part(
     with ProcessPoolExecutor(len(crowds), mp_context=context) as pool:
         loop = asyncio.get_running_loop()
 
-        async def take_part(crowd: _Crowd) -> Tally:
+        async def take_part(crowd: Crowd) -> Tally:
             return await loop.run_in_executor(pool, _take_part, crowd)
 
         async def watch() -> None:
-            while fleet.process.poll() is None:
+            while all(fleet.process.poll() is None for fleet in fleets):
                 await asyncio.sleep(0.1)
             raise UnreachableError("the coordinator ended")
 
@@ -220,19 +221,19 @@ async def _taking_part(
             for process in processes:
                 process.join(0.5)
             codes = [process.exitcode for process in processes if process.exitcode is not None]
-            raise _reason(failed.exceptions, codes, fleet) from failed
+            raise _reason(failed.exceptions, codes, fleets) from failed
         finally:
             for process in processes:
                 process.kill()
 
 
-def _reason(failed: Sequence[BaseException], codes: Sequence[int], fleet: FakeFleet) -> BaseException:
+def _reason(failed: Sequence[BaseException], codes: Sequence[int], fleets: Sequence[FakeFleet]) -> BaseException:
     """Return why a round did not come to its end, of all that failed with it."""
-    if (code := fleet.process.poll()) is not None:
-        told = fleet.log.read_text(encoding="utf-8", errors="replace")[-_TOLD_CHARS:]
-        return UnreachableError(
-            f"the coordinator ended with code {code} in the middle of the round; its log ends:\n{told}"
-        )
+    for fleet in fleets:
+        if (code := fleet.process.poll()) is not None:
+            told = fleet.log.read_text(encoding="utf-8", errors="replace")[-_TOLD_CHARS:]
+            ended = f"the coordinator ended with code {code} in the middle of the round"
+            return UnreachableError(f"{ended}; its log ends:\n{told}")
     if any(isinstance(error, BrokenProcessPool) for error in failed):
         return UnreachableError(f"a process of phones ended in the middle of the round, with code {codes}")
     return failed[0]
@@ -273,14 +274,14 @@ def model(parameters: int) -> tuple[ParameterLayout, ModelSpec]:
     )
 
 
-def task(phones: int) -> TaskSpec:
-    """Return a task of one masked round that needs every phone; no deadline is met."""
+def task(phones: int, population: str = POPULATION) -> TaskSpec:
+    """Return a task of one masked round that needs every phone of a population; no deadline is met."""
     hard = [each.name for each in fields(DeadlineSpec) if "_soft" not in each.name]
     return TaskSpec(
-        "phone-round",
+        f"round-of-{population}",
         method="fedavg",
         rounds=1,
-        population=POPULATION,
+        population=population,
         cohort=CohortSpec(size=phones, min_reports=phones),
         deadlines=DeadlineSpec(**dict.fromkeys(hard, LIMIT_S)),
         privacy=PrivacySpec(min_cohort=max(3, phones // 2), max_weight=1),
@@ -290,12 +291,12 @@ def task(phones: int) -> TaskSpec:
 # Phones
 
 
-def _take_part(crowd: _Crowd) -> Tally:
+def _take_part(crowd: Crowd) -> Tally:
     """Return what this process's phones exchanged with the coordinator in one round."""
     return asyncio.run(_all_take_part(crowd))
 
 
-async def _all_take_part(crowd: _Crowd) -> Tally:
+async def _all_take_part(crowd: Crowd) -> Tally:
     tally, registrar = Tally(), crowd.credentials[0].registrar
     verify = functools.cache(leaf_verifier(registrar, crowd.credentials[0].population, lambda: datetime.now(UTC)))
     async with contextlib.AsyncExitStack() as stack:
@@ -307,21 +308,36 @@ async def _all_take_part(crowd: _Crowd) -> Tally:
             for each in crowd.credentials
         ]
         for device in devices:
-            counted: Any = _Counted(device.channel, tally)
-            device.rounds = rounds_pb2_grpc.RoundsStub(counted)
+            _count(device, tally)
         await asyncio.gather(*(device.hello() for device in devices))
         crowd.connected.touch()
         while not crowd.go.exists():
             await asyncio.sleep(0.05)
-        await asyncio.gather(*(_one_takes_part(device, crowd.parameters, verify) for device in devices))
+        await asyncio.gather(*(_one_takes_part(device, crowd.parameters, verify, tally) for device in devices))
         port = int(crowd.address.rpartition(":")[2])
         tally.sent, tally.received = on_sockets(port)
     return tally
 
 
-async def _one_takes_part(device: FakeDevice, parameters: int, verify: VerifyLeaf) -> None:
+async def _one_takes_part(device: FakeDevice, parameters: int, verify: VerifyLeaf, tally: Tally) -> None:
     """Do what `mien-device participate` asks of the coordinator in a round that goes well."""
     assignment = await device.assignment()
+    if device.unverified_owner_address in ("", device.address):
+        return await _goes_through(device, assignment, parameters, verify)
+    await device.channel.close()
+    options = (("grpc.use_local_subchannel_pool", 1),)
+    async with FakeDevice(
+        device.unverified_owner_address, device.credentials, backbone="light", call_s=LIMIT_S, options=options
+    ) as there:
+        _count(there, tally)
+        await there.hello()
+        return await _goes_through(there, assignment, parameters, verify)
+
+
+async def _goes_through(
+    device: FakeDevice, assignment: rounds_pb2.Assignment, parameters: int, verify: VerifyLeaf
+) -> None:
+    """Go through a round that a phone was assigned to, to its end."""
     spec_task = task_from_json(assignment.task_json)
     await device.rounds.ProveRound(rounds_pb2.ProveRoundRequest(round=assignment.round), timeout=LIMIT_S)
     await device.report_trained(assignment.round)
@@ -358,6 +374,12 @@ def contribution(form: ContributionLayout) -> bytes:
 
 
 # What goes over the wire
+
+
+def _count(device: FakeDevice, tally: Tally) -> None:
+    """Count a phone's messages from now on."""
+    counted: Any = _Counted(device.channel, tally)
+    device.rounds = rounds_pb2_grpc.RoundsStub(counted)
 
 
 class _Counted:

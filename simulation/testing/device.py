@@ -143,6 +143,8 @@ class FakePart:
 class FakeDevice:
     """One device on one channel; use as an asynchronous context manager.
 
+    It stays at its `address`: where else its last check-in told it to go is `unverified_owner_address`.
+
     Its calls raise the MienError that the coordinator answers with, and TimeoutError after `call_s` seconds.
     """
 
@@ -164,9 +166,10 @@ class FakeDevice:
         for an answer to one call, in seconds, `options` the channel's own. A `labelled` one says that it knows whose
         faces it trains on.
         """
-        self.backbone, self.labelled = backbone, labelled
+        self.backbone, self.labelled, self.address = backbone, labelled, address
         self.id, self.population = credentials.device_id, credentials.population
         self.credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
+        self.unverified_owner_address = ""
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
         quick = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
@@ -199,7 +202,9 @@ class FakeDevice:
             duty=duty,
             labelled=self.labelled,
         )
-        return await answer(self.rounds.CheckIn(request, timeout=timeout_s))
+        reply = await answer(self.rounds.CheckIn(request, timeout=timeout_s))
+        self.unverified_owner_address = reply.owner_address
+        return reply
 
     async def assignment(self, *, duty: rounds_pb2.Duty = rounds_pb2.TRAIN) -> rounds_pb2.Assignment:
         """Return an assignment, asking again after each pause, and when the coordinator is away for a moment.

@@ -63,7 +63,7 @@ class Cluster:
         """Start all replicas: the first makes the tables, the others begin together."""
         first, *others = self.replicas
         first.start()
-        with ThreadPoolExecutor(len(others)) as pool:
+        with ThreadPoolExecutor(max(len(others), 1)) as pool:
             list(pool.map(ReplicaFleet.start, others))
 
     def close(self) -> None:

@@ -1,0 +1,156 @@
+"""What two replicas of a coordinator carry beside one: phones dealt out by a balancer, and phones told where to go.
+
+Two populations of light phones go through a masked round of 66 KB each, over mutual TLS and through one TCP balancer;
+replicas share PostgreSQL and an S3 server on this machine. `one` is a replica alone; `dealt_out` are two, each of which
+runs the tasks of one population, while the balancer knows nothing of that; `told` are the same with a `public_address`
+each, to which their phones go on. A row's `busiest_cpu_ms_per_phone` is the processor time of the replica that has more
+of it, over all phones, and `total_cpu_ms_per_phone` that of both; what replicas take while nobody says anything is
+subtracted. `dealt_out_carries` and `told_carries` are how many times the phones of one replica two carry by that: the
+busiest one's share of `one`, medians of rounds that take turns. Cores and clients are shared, so
+that no throughput is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import dataclasses
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from benchmarks import _common
+from benchmarks._load import Program
+from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, model, taking_part, task
+from coordinator.home.config import SETTINGS
+from mien.errors import MissingDependencyError
+from mien.protocol.canonical import model_to_json
+
+if TYPE_CHECKING:
+    from tests.integration.replicas import Cluster
+
+AIMS: Final = {"told_carries": 1.8}
+WAYS: Final = ("one", "dealt_out", "told")
+POPULATIONS: Final = ("north", "south")
+PHONES: Final = 60
+"""Phones of each population."""
+
+ROUNDS: Final = 3
+
+
+def main() -> None:
+    """Run the benchmark from the command line."""
+    args = _common.options("replicas", (__doc__ or "").split("\n\n")[0]).parse_args()
+    _common.run(lambda: benchmark(args), only_json=args.json)
+
+
+def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
+    """Return the figures that the benchmark prints."""
+    phones, rounds = (20, 1) if args.quick else (PHONES, ROUNDS)
+    rows = [row(way, phones) for _ in range(rounds) for way in WAYS]
+    busiest = {
+        way: statistics.median(each["busiest_cpu_ms_per_phone"] for each in rows if each["way"] == way) for way in WAYS
+    }
+    return {
+        **{f"{way}_cpu_ms_per_phone": busiest[way] for way in WAYS},
+        **{f"{way}_carries": round(busiest["one"] / busiest[way], 2) for way in WAYS[1:]},
+        "phones": len(POPULATIONS) * phones,
+        "rows": rows,
+        "aims": AIMS,
+        "quick": args.quick,
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def row(way: str, phones: int) -> dict[str, Any]:
+    """Return the figures of one round of each population, in a fresh cluster."""
+    _common.progress(f"{way}: {len(POPULATIONS)} populations of {phones} phones")
+    with tempfile.TemporaryDirectory(prefix="mien-replicas-") as name, _cluster(Path(name), way) as made:
+        return {"way": way, **asyncio.run(_round(made, Path(name), phones))}
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path, way: str) -> Iterator[Cluster]:
+    try:
+        from tests.integration.replicas import Cluster
+        from tests.servers import postgres, s3
+    except ImportError as error:
+        raise MissingDependencyError(f"replicas needs {error.name}; run it in a checkout after make setup") from error
+    for lacking in (postgres.missing(), s3.missing()):
+        if lacking:
+            raise MissingDependencyError(lacking)
+    with contextlib.ExitStack() as stack:
+        database = stack.enter_context(stack.enter_context(postgres.postgres_server()).database())
+        bucket = stack.enter_context(s3.s3_server())
+        shared = {"database_url": database, "blobs_url": f"s3://{bucket.new_bucket()}/mien"}
+        count = 1 if way == "one" else 2
+        made = Cluster(folder, count, **shared, blobs_endpoint=bucket.endpoint, **CROWDED)
+        stack.callback(made.close)
+        for replica in made.replicas if way == "told" else ():
+            config = dataclasses.replace(replica.home.resolve().config, public_address=replica.address)
+            SETTINGS.write(replica.home.config_path, config)
+        made.start()
+        yield made
+
+
+async def _round(made: Cluster, folder: Path, phones: int) -> dict[str, Any]:
+    from tests.integration.replicas import Balancer
+
+    parameters = PARAMETERS[66]
+    layout, spec = model(parameters)
+    theta = folder / "theta.f32"
+    theta.write_bytes(np.zeros(layout.size, "<f4").tobytes())
+    async with made.first.operator() as operator:
+        imported = await operator.import_model(model_to_json(spec, layout), theta, None)
+        await operator.release(imported.model_id)
+    for at, population in enumerate(POPULATIONS):
+        async with made.replicas[at % len(made.replicas)].operator() as operator:  # who is asked runs it
+            await operator.submit(task(phones, population), population)
+    programs = [Program(replica.process, replica.port) for replica in made.replicas]
+    spent = list[list[float]]()
+
+    def note() -> None:
+        spent.append([program.cpu_s for program in programs])
+
+    async with Balancer([replica.address for replica in made.replicas]) as balancer:
+        go = folder / "go"
+        crowds = [
+            Crowd(
+                balancer.address,
+                tuple(made.first.admit(population) for _ in range(phones)),
+                *(parameters, folder / f"connected-{population}", go),
+            )
+            for population in POPULATIONS
+        ]
+        loop = asyncio.get_running_loop()
+        async with taking_part(crowds, made.replicas, note) as tallies:
+            while not all(crowd.connected.exists() for crowd in crowds):
+                await asyncio.sleep(0.05)
+            note()
+            await asyncio.sleep(IDLE_S)
+            note()
+            began = loop.time()
+            go.touch()
+            await asyncio.gather(*tallies)
+            took_s = loop.time() - began
+            note()
+    begun, connected, rested, ended = (np.array(each) for each in spent)
+    idle = (rested - connected) / IDLE_S
+    each = 1e3 * ((connected - begun) + (ended - rested) - idle * took_s) / (len(POPULATIONS) * phones)
+    return {
+        "busiest_cpu_ms_per_phone": round(float(each.max()), 2),
+        "total_cpu_ms_per_phone": round(float(each.sum()), 2),
+        "cpu_ms_per_phone": [round(float(one), 2) for one in each],
+        "idle_cpu_share": [round(float(one), 3) for one in idle],
+        "round_s": round(took_s, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()
