@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import dataclasses
 import os
 import statistics
 import tempfile
@@ -28,7 +27,6 @@ import numpy as np
 from benchmarks import _common
 from benchmarks._load import Program
 from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, model, taking_part, task
-from coordinator.home.config import SETTINGS
 from mien.errors import MissingDependencyError
 from mien.protocol.canonical import model_to_json
 
@@ -93,8 +91,7 @@ def _cluster(folder: Path, way: str) -> Iterator[Cluster]:
         made = Cluster(folder, count, **shared, blobs_endpoint=bucket.endpoint, **CROWDED)
         stack.callback(made.close)
         for replica in made.replicas if way == "told" else ():
-            config = dataclasses.replace(replica.home.resolve().config, public_address=replica.address)
-            SETTINGS.write(replica.home.config_path, config)
+            replica.tell_phones()
         made.start()
         yield made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from coordinator.home.config import SETTINGS
 from mien.protocol.ids import ModelId
 from simulation.testing import FakeDevice, FakeFleet, free_port
 
@@ -30,6 +32,11 @@ class ReplicaFleet(FakeFleet):
                 if path.suffix in (".key", ".pem", ".csr"):
                     shutil.copy(path, self.home.folder / path.name)
             self.registrar = first.registrar
+
+    def tell_phones(self) -> None:
+        """Have phones told of this replica's own address, once it is started anew."""
+        config = dataclasses.replace(self.home.resolve().config, public_address=self.address)
+        SETTINGS.write(self.home.config_path, config)
 
     def theta(self, model_id: str) -> Any:
         """Return a model's parameters as they lie in the bucket, float32."""

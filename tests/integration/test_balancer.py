@@ -11,22 +11,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.commands.doctor import CoordinatorChecks
 from coordinator.home.config import SETTINGS
 from coordinator.keys.tls import Answer, who_answers
 from coordinator.operator.client import connect
 from device_sdk.server.client import ClientSettings, CoordinatorClient
-from device_sdk.server.identity import Identity
 from device_sdk.server.retry import RetryPolicy
 from mien.errors import UnreachableError
 from mien.shell.clock import Clock
 from mien.shell.doctor import Finding
 from simulation.testing import FakeFleet, free_port
 from tests.helpers import run
+from tests.integration.phones import identity
 from tests.servers.haproxy import Server, haproxy, missing
 from tests.servers.postgres import PostgresServer
 
@@ -64,15 +61,6 @@ def until(fleet: FakeFleet, address: str, wanted: Answer) -> None:
     while who_answers(address, fleet.home.public(fleet.home.ca_path)) is not wanted:
         assert time.monotonic() < end, wanted
         time.sleep(0.1)
-
-
-def identity(fleet: FakeFleet, address: str) -> Identity:
-    credentials = fleet.admit("people")
-    key = serialization.load_pem_private_key(credentials.key, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
-    leaf, registrar = x509.load_pem_x509_certificates(credentials.chain)
-    coordinator = x509.load_pem_x509_certificate(credentials.coordinator_ca)
-    return Identity(credentials.device_id, credentials.population, "", address, leaf, registrar, coordinator, key)
 
 
 def examined(fleet: FakeFleet) -> dict[str, Finding]:

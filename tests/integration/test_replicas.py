@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -16,11 +18,15 @@ import pytest
 
 from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
+from device_sdk.server.client import Assignment, CoordinatorClient
 from mien.errors import CertificateError, PermissionDeniedError, UnreachableError, VersionError
+from mien.protocol.rounds import Stage
 from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
+from mien.shell.clock import Clock
 from mien.specs import AsynchronousSpec, CohortSpec, MustInclude, TaskSpec
 from simulation.testing import THETA, FakeDevice, answer, contribution, masked_task, patiently, ref_of, tiny_task
 from tests.helpers import raised, run
+from tests.integration.phones import identity
 from tests.integration.replicas import Balancer, Cluster, ReplicaFleet, until
 from tests.integration.test_rounds import expected_theta
 from tests.servers.postgres import PostgresServer
@@ -48,6 +54,8 @@ def cluster(
                 await cluster.first.release_tiny_model(operator)
 
         try:
+            for replica in cluster.replicas:
+                replica.tell_phones()
             cluster.start()
             run(prepare())
             yield cluster
@@ -186,6 +194,67 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is
     cluster.replace(lost)
     with cluster.first.store() as store:
         assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [(1, 1, "closed")]
+
+
+def asked(client: CoordinatorClient) -> Assignment:
+    """Return the assignment of a phone, which asks until it has one."""
+    while not isinstance(found := client.check_in(("tiny",)), Assignment):
+        time.sleep(0.2)
+    return found
+
+
+def goes_to_the_end(client: CoordinatorClient, assignment: Assignment, index: int) -> tuple[int, bytes]:
+    """Return how many contributions there are in a plain round's sum, and the one of this phone."""
+    ref, data = assignment.round, contribution(assignment.task, index, assignment.round.round, assignment.round.attempt)
+    client.report_trained(ref)
+    for event in client.follow(ref):
+        if event.stage is Stage.UPLOAD:
+            client.upload(ref, data)
+        elif event.stage is Stage.CLOSED:
+            return event.num_reports, data
+        elif event.stage is Stage.ABORTED:
+            raise AssertionError(event.reason)
+    raise AssertionError("it was not said how the round ended")
+
+
+def test_phones_go_to_the_owner_and_back_when_it_is_lost_and_the_round_goes_on(cluster: Cluster) -> None:
+    """Real phones behind a balancer that knows nothing of populations: the same attempt closes with all of them."""
+    task = task_of("told", 3, is_masked=False, rounds=2)
+    owner, *left = cluster.replicas
+
+    async def story() -> str:
+        task_id = await submitted(owner, task)
+        async with Balancer([replica.address for replica in (*left, owner)], in_turn=False) as balancer:
+            phones = [
+                CoordinatorClient(identity(cluster.first, balancer.address, task.population), Clock(), random.Random(n))
+                for n in range(3)
+            ]
+
+            async def each(do: Callable[[CoordinatorClient, int], T]) -> list[T]:
+                return await asyncio.gather(*(asyncio.to_thread(do, phone, n) for n, phone in enumerate(phones)))
+
+            try:
+                assignments = await each(lambda phone, _: asked(phone))
+                assert {phone.address for phone in phones} == {owner.address}
+                owner.kill()
+                ended = await each(lambda phone, n: goes_to_the_end(phone, assignments[n], n))
+                assert {num_reports for num_reports, _ in ended} == {3}
+                assert {phone.address for phone in phones} == {balancer.address}
+                assignments = await each(lambda phone, _: asked(phone))
+                assert {phone.address for phone in phones} <= {replica.address for replica in left}, "who took over"
+                await each(lambda phone, n: goes_to_the_end(phone, assignments[n], n))
+            finally:
+                for phone in phones:
+                    phone.close()
+        return task_id
+
+    task_id = run(story())
+    cluster.replace(owner)
+    with cluster.first.store() as store:
+        assert [(r.round, r.attempt, r.stage.value) for r in store.rounds(task_id)] == [
+            (1, 1, "closed"),
+            (2, 1, "closed"),
+        ]
 
 
 def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) -> None:
