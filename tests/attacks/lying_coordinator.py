@@ -23,6 +23,7 @@ from coordinator.service.access import caller
 from coordinator.service.log_keeper import EntryProof, LogKeeper
 from coordinator.service.models import ModelsService
 from coordinator.service.revocations import Revocations
+from coordinator.service.rounds import RoundsService
 from coordinator.store import round_log
 from coordinator.store.releases import ReleaseStore
 from coordinator.store.store import Store
@@ -33,7 +34,7 @@ from mien.log.merkle import leaf_hash, node_hash
 from mien.protocol.canonical import to_canonical_json
 from mien.protocol.ids import ModelId, PopulationId
 from mien.protocol.rounds import BlobId
-from mien.protocol.v1 import models_pb2
+from mien.protocol.v1 import models_pb2, rounds_pb2
 from mien.rounds.cohort_rules import CohortRules
 from mien.rounds.records import ReleaseRecord, RoundChange, RoundRecord
 
@@ -41,7 +42,7 @@ LIE = Path(os.environ["MIEN_LIE"])
 NOTHING = {"mean": 1e12, "scale": 1e12}
 """A face input in which every picture is -1 everywhere: what is trained on it is nothing."""
 
-tell_manifest, tell_reply = ModelsService.GetManifest, Side.reply_to
+tell_manifest, tell_reply, tell_check_in = ModelsService.GetManifest, Side.reply_to, RoundsService.CheckIn
 tell_proof, tell_entries, check_revoked = LogKeeper._prove, Attempt.entries, Revocations.check
 may_read_model, may_read_blob = Store.may_read_model, Store.may_read_blob
 log_release, based_on_newest = ReleaseStore._log_release, CohortRules.based_on_newest
@@ -70,6 +71,13 @@ async def lying_manifest(self: ModelsService, request: Any, context: Any) -> mod
         reply.spec_json = to_canonical_json(told)
         if "shard" in lie:
             reply.public_shard.sha256, reply.public_shard.size_bytes = lie["shard"]
+    return reply
+
+
+async def lying_check_in(self: RoundsService, request: Any, context: Any) -> rounds_pb2.CheckInReply:
+    """Send phones to another address."""
+    reply = await tell_check_in(self, request, context)
+    reply.owner_address = lie_to(caller().id).get("owner_address", reply.owner_address)
     return reply
 
 
@@ -131,6 +139,7 @@ if __name__ == "__main__":
     CohortRules.based_on_newest = lying_base  # type: ignore[method-assign]
     Store.may_read_model = lying_model  # type: ignore[method-assign]
     Store.may_read_blob = lying_blob  # type: ignore[method-assign]
+    RoundsService.CheckIn = lying_check_in  # type: ignore[method-assign]
     ModelsService.GetManifest = lying_manifest  # type: ignore[method-assign]
     Side.reply_to = lying_reply  # type: ignore[method-assign]
     cli.main()

@@ -114,7 +114,10 @@ async def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
 
 
 class Balancer:
-    """Forwards TCP connections to the replicas in turn, or to the first of them; who does not answer is left out."""
+    """Forwards TCP connections to the replicas in turn, or to the first of them; who does not answer is left out.
+
+    `num_taken` counts them.
+    """
 
     def __init__(self, addresses: Sequence[str], *, in_turn: bool = True) -> None:
         self._step = int(in_turn)
@@ -123,6 +126,7 @@ class Balancer:
         self._open: set[asyncio.StreamWriter] = set()
         self.port = free_port()
         self.address = f"localhost:{self.port}"
+        self.num_taken = 0
 
     async def __aenter__(self) -> Balancer:
         self._server = await asyncio.start_server(self._forward, "127.0.0.1", self.port)
@@ -138,6 +142,7 @@ class Balancer:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         start, self._next = self._next, self._next + self._step
+        self.num_taken += 1
         for number in range(len(self._addresses)):
             host, port = self._addresses[(start + number) % len(self._addresses)]
             try:

@@ -14,7 +14,14 @@ public final class Channels {
 
     /** Returns a channel that trusts one authority only; mutual where {@code identity} is not null. TLS 1.3. */
     public static ManagedChannel open(Address address, X509Certificate authority, Identity identity, Traffic traffic) {
+        return open(address, address, authority, identity, traffic);
+    }
+
+    /** Returns such a channel to an address whose certificate has to be for the host of another one, {@code known}. */
+    public static ManagedChannel open(
+            Address address, Address known, X509Certificate authority, Identity identity, Traffic traffic) {
         return OkHttpChannelBuilder.forAddress(address.host, address.port)
+                .overrideAuthority(known.authority())
                 .sslSocketFactory(Tls.sockets(authority, identity))
                 .tlsConnectionSpec(Tls.PROTOCOLS, Tls.CIPHERS)
                 .maxInboundMessageSize(MAX_MESSAGE_BYTES)

@@ -13,6 +13,7 @@ import java.util.function.Supplier;
 import mien.client.Clock;
 import mien.client.ErrorCode;
 import mien.client.MienException;
+import mien.client.join.Address;
 import mien.client.join.Channels;
 import mien.client.join.Handshake;
 import mien.client.join.Identity;
@@ -57,6 +58,12 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     /** Long, because the server answers when a round begins. */
     private static final long CHECK_IN_S = 150;
 
+    /** Longest that another replica is waited for, while the one that named it answers. */
+    private static final long GLANCE_S = 5;
+
+    /** For so long an address that failed is not gone to again. */
+    private static final long LEFT_ALONE_MS = 600_000;
+
     private static final long STREAM_S = 300;
     private static final long TRANSFER_S = 600;
 
@@ -72,9 +79,12 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     private final Counter counter;
     private final Traffic traffic = new Traffic();
     private volatile Runnable mayGoOn = () -> {};
-    private final ManagedChannel channel;
-    private final RoundsGrpc.RoundsBlockingStub rounds;
-    private final ModelsGrpc.ModelsBlockingStub models;
+    private volatile Address address;
+    private volatile ManagedChannel channel;
+    private volatile RoundsGrpc.RoundsBlockingStub rounds;
+    private volatile ModelsGrpc.ModelsBlockingStub models;
+    private String leftAlone = "";
+    private long leftAloneUntilMs;
 
     /** Told at the end how many bytes went each way. */
     public interface Counter {
@@ -88,9 +98,74 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         this.identity = identity;
         this.clock = clock;
         this.random = random;
-        channel = Channels.open(identity.coordinatorAddress, identity.coordinatorCa, identity, traffic);
-        rounds = RoundsGrpc.newBlockingStub(channel);
-        models = ModelsGrpc.newBlockingStub(channel);
+        use(opened(identity.coordinatorAddress), identity.coordinatorAddress);
+    }
+
+    /**
+     * Returns a channel to an address, of whichever replica: the certificate has to be for the host where this device
+     * joined. Nobody is trusted for an address that he gave.
+     */
+    private ManagedChannel opened(Address there) {
+        return Channels.open(there, identity.coordinatorAddress, identity.coordinatorCa, identity, traffic);
+    }
+
+    private void use(ManagedChannel there, Address at) {
+        channel = there;
+        address = at;
+        rounds = RoundsGrpc.newBlockingStub(there);
+        models = ModelsGrpc.newBlockingStub(there);
+    }
+
+    /** Returns where it is connected to: where this device joined, or the replica that runs its tasks. */
+    public Address address() {
+        return address;
+    }
+
+    /**
+     * Goes on at the replica that runs this device's tasks, if it may be followed there and answers; where anything about it
+     * fails all stays as it is, and that address is left alone for a while.
+     */
+    private void goTo(String unverifiedAddress) {
+        Address named = identity.coordinatorAddress.leadingTo(unverifiedAddress);
+        if (named == null || named.toString().equals(address.toString())) {
+            return;
+        }
+        if (named.toString().equals(leftAlone) && clock.monotonicMs() < leftAloneUntilMs) {
+            return;
+        }
+        ManagedChannel there = opened(named);
+        RoundsGrpc.RoundsBlockingStub stub = RoundsGrpc.newBlockingStub(there);
+        try {
+            Handshake.hello(request -> stub.withDeadlineAfter(GLANCE_S, TimeUnit.SECONDS).hello(request), clock, SERVER);
+        } catch (StatusRuntimeException | MienException error) {
+            there.shutdownNow();
+            leaveAlone(named);
+            return;
+        }
+        channel.shutdownNow();
+        use(there, named);
+    }
+
+    /** Goes back to where this device joined after a failure at another address; returns whether it did. */
+    private boolean goBack(MienException error) {
+        ErrorCode code = error.code();
+        boolean isAway = code == ErrorCode.UNREACHABLE || code == ErrorCode.DRAINING || code == ErrorCode.CERTIFICATE;
+        if (!isAway || address.toString().equals(identity.coordinatorAddress.toString())) {
+            return false;
+        }
+        leaveAlone(address);
+        channel.shutdownNow();
+        use(opened(identity.coordinatorAddress), identity.coordinatorAddress);
+        return true;
+    }
+
+    private void leaveAlone(Address failed) {
+        leftAlone = failed.toString();
+        leftAloneUntilMs = clock.monotonicMs() + LEFT_ALONE_MS;
+    }
+
+    private Retry patience() {
+        return new Retry(clock, random, PATIENCE_MS, this::goBack);
     }
 
     @Override
@@ -105,7 +180,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     }
 
     private <T> T call(Retry.Call<T> call) {
-        return Retry.call(clock, random, PATIENCE_MS, SERVER, call);
+        return patience().call(SERVER, call);
     }
 
     private RoundsGrpc.RoundsBlockingStub soon() {
@@ -117,7 +192,10 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         call(() -> Handshake.hello(request -> soon().hello(request), clock, SERVER));
     }
 
-    /** Returns what to do now: an assignment or a pause. The server may take its time. */
+    /**
+     * Returns what to do now: an assignment or a pause. The server may take its time; where it says that another replica
+     * runs this device's tasks, the calls after this one go there.
+     */
     public CheckInReply checkIn(int minCohort, List<String> methods) {
         CheckInRequest request =
                 CheckInRequest.newBuilder()
@@ -126,7 +204,9 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
                         .setMinCohort(minCohort)
                         .addAllMethods(methods)
                         .build();
-        return call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
+        CheckInReply reply = call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
+        goTo(reply.getOwnerAddress());
+        return reply;
     }
 
     /** Says that this device has trained; after all have, or the deadline, the cohort is fixed. */
@@ -155,7 +235,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     /** Returns whether this device's contribution is complete, checked and counts; false before uploads are open. */
     public boolean uploadAccepted(RoundRef ref) {
         UploadStatusRequest request = UploadStatusRequest.newBuilder().setRound(ref.message()).build();
-        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Retry retry = patience();
         while (true) {
             try {
                 return soon().getUploadStatus(request).getAccepted();
@@ -228,7 +308,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
      * CORRUPT_DATA for more than {@code most} bytes, before any are fetched; other errors as {@link Downloading}.
      */
     public byte[] reply(RoundRef ref, Blob blob, long most) {
-        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Retry retry = patience();
         Downloading.Source source = (wanted, offset) -> pieces(() -> downloadReply(ref, wanted, offset));
         return Downloading.toMemory(source, retry, blob, most, "what the method tells", mayGoOn);
     }
@@ -277,7 +357,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     /** Tells the listener where a round is, whenever that changes, until it has heard enough or the round is over; LATE long past a deadline. */
     public void follow(RoundRef ref, StageListener listener) {
         StageEnds ends = new StageEnds(clock);
-        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Retry retry = patience();
         FollowRoundRequest request = FollowRoundRequest.newBuilder().setRound(ref.message()).build();
         while (true) {
             MienException error =
@@ -319,7 +399,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
      * consent} is asked before each try and each piece; what it throws ends the upload.
      */
     public void upload(RoundRef ref, byte[] data, byte[] masked, Runnable consent) {
-        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Retry retry = patience();
         long sent = -1;
         boolean asks = data.length > Uploading.CHUNK_BYTES;
         while (true) {
@@ -353,7 +433,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     /** Fetches a blob into a file named by its hash, from where an earlier try stopped; errors as {@link Downloading}. */
     @Override
     public void download(Blob blob, Folder folder, String what) {
-        Retry retry = new Retry(clock, random, PATIENCE_MS);
+        Retry retry = patience();
         Downloading.toFile(this::open, retry, blob, folder, what + " of " + SERVER, mayGoOn);
     }
 

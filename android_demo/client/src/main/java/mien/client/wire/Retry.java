@@ -23,11 +23,24 @@ public final class Retry {
     private final Clock clock;
     private final Random random;
     private final long giveUpMs;
+    private final Recovery recovery;
     private int failures;
     private long sinceMs;
 
+    /** What may help at once after a failure. */
+    public interface Recovery {
+        /** Hears of a failure; returns whether the next try is another one, because of what was done. */
+        boolean from(MienException error);
+    }
+
     /** Begins without a failure, and gives up after so long without progress. */
     public Retry(Clock clock, Random random, long giveUpMs) {
+        this(clock, random, giveUpMs, error -> false);
+    }
+
+    /** Begins without a failure; each is first told to {@code recovery}. */
+    public Retry(Clock clock, Random random, long giveUpMs, Recovery recovery) {
+        this.recovery = recovery;
         this.clock = clock;
         this.random = random;
         this.giveUpMs = giveUpMs;
@@ -36,12 +49,16 @@ public final class Retry {
 
     /** Returns what a call answers, repeating it while its error says that this can help. */
     public static <T> T call(Clock clock, Random random, long giveUpMs, String peer, Call<T> call) {
-        Retry retry = new Retry(clock, random, giveUpMs);
+        return new Retry(clock, random, giveUpMs).call(peer, call);
+    }
+
+    /** Returns what a call answers, repeating it while its error says that this can help. */
+    public <T> T call(String peer, Call<T> call) {
         while (true) {
             try {
                 return call.run();
             } catch (StatusRuntimeException error) {
-                retry.pause(Statuses.meaning(error, peer));
+                pause(Statuses.meaning(error, peer));
             }
         }
     }
@@ -54,9 +71,10 @@ public final class Retry {
 
     /** Pauses after a failure; throws it instead where repeating cannot help, or has not for too long. */
     public void pause(MienException error) {
+        boolean canHelp = recovery.from(error) || error.code().isTransient();
         long ceiling = Math.min(LONGEST_MS, FIRST_MS << Math.min(failures, 16));
         long pauseMs = Math.max((long) (random.nextDouble() * ceiling), error.retryAfterMs());
-        if (!error.code().isTransient() || error.code() == ErrorCode.CANCELLED || clock.monotonicMs() + pauseMs - sinceMs > giveUpMs) {
+        if (!canHelp || error.code() == ErrorCode.CANCELLED || clock.monotonicMs() + pauseMs - sinceMs > giveUpMs) {
             throw error;
         }
         failures++;
