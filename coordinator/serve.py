@@ -135,7 +135,7 @@ async def running(home: CoordinatorHome, config: CoordinatorConfig, clock: Clock
         server, services, port = _server(home, config, clock, gate, shares, metrics, traces, *passed_on)
         log = _log_keeper(home, config, stores, clock)
         await stores.thread.run(stores.store.log_releases)
-        owner_address = (lambda _population: "") if replication is None else replication.owner_address
+        owner_address = (lambda _population, _context: "") if replication is None else replication.owner_address
         rounds = RoundsService(engine, uploads, stores.store, stores.thread, clock, log, revocations, owner_address)
         probes = _probes(metrics, engine, uploads, stores, revocations, config, replication)
         operators = OperatorService(

@@ -872,7 +872,14 @@ class Device:
             if not opened or self._renewal_due(opened[-1].identity):
                 while opened:
                     opened.pop().close()
-                opened.append(CoordinatorClient(self._fresh_identity(), self.clock, self._rng))
+                another = CoordinatorClient(
+                    self._fresh_identity(),
+                    self.clock,
+                    self._rng,
+                    last_address=self.gallery.owner_address,
+                    on_moved=self.gallery.note_owner_address,
+                )
+                opened.append(another)
                 opened[-1].hello()
                 if self.gallery.revoked_unix_s is not None:
                     self.gallery.note_revoked(None)

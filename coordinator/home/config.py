@@ -111,8 +111,8 @@ class CoordinatorConfig:
     replica_listen: Annotated[str, "where it listens for them; empty: every interface at that port"] = ""
     public_address: Annotated[
         str,
-        "host:port where phones reach this replica and no other, told to those whose tasks it runs: another port of "
-        "`address`' host, or a name below it; empty: phones stay with the load balancer",
+        "host:port where phones reach this replica and no other, told to those whose tasks it runs and who came to "
+        "another one: another port of `address`' host, or a name below it; empty: their calls are passed on",
     ] = ""
     replica_lease_s: Annotated[float, "a replica that is not heard of for so long loses its tasks to the others"] = 10.0
     witnesses: Annotated[

@@ -162,6 +162,11 @@ def _as_called(context: Any) -> dict[str, Any]:
     return {"metadata": ((CALLER_KEY, peer_leaf_pem(context)),), "timeout": context.time_remaining()}
 
 
+def is_passed_on(context: Any) -> bool:
+    """Return whether a call came to another replica first."""
+    return any(key == CALLER_KEY for key, _ in context.invocation_metadata() or ())
+
+
 class PeerAccess(AccessInterceptor):
     """Lets only replicas in; what they pass on is a call of the device or operator whose certificate comes with it.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import grpc
 import structlog
@@ -15,7 +15,7 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.keys.tls import ServerLeaf
 from coordinator.replicas.contributions import SharedSpool
 from coordinator.replicas.fencing import FencedStore
-from coordinator.replicas.forwarding import ForwardingInterceptor, PeerAccess, Routes
+from coordinator.replicas.forwarding import ForwardingInterceptor, PeerAccess, Routes, is_passed_on
 from coordinator.replicas.keeper import Keeper
 from coordinator.replicas.peers import SERVER_OPTIONS, Peers
 from coordinator.replicas.registry import Registry, Replica
@@ -76,9 +76,12 @@ class Replication:
         """Return where uploads find their rounds."""
         return Desks(engine, self.stores, self._spool, self.keeper, self._peers, self._registry, self._thread)
 
-    def owner_address(self, population: PopulationId) -> str:
-        """Return where phones reach this replica, if it runs their population's tasks; empty where nobody said."""
-        return self._config.public_address if self.keeper.owns(population) else ""
+    def owner_address(self, population: PopulationId, context: Any) -> str:
+        """Return where a phone reaches this replica, which runs its tasks, if its call came to another one.
+
+        Empty for a phone that is here already, and where nobody said.
+        """
+        return self._config.public_address if is_passed_on(context) and self.keeper.owns(population) else ""
 
     def serve(self, engine: Engine, gate: Gate, add_services: Callable[[grpc.aio.Server], None]) -> None:
         """Open the replicas' own port; `add_services` adds those whose calls are passed on."""

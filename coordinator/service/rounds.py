@@ -62,9 +62,11 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         clock: Clock,
         log: LogKeeper,
         revocations: Revocations,
-        owner_address: Callable[[PopulationId], str] = lambda _population: "",
+        owner_address: Callable[[PopulationId, Any], str] = lambda _population, _context: "",
     ) -> None:
-        """`owner_address` gives where devices reach who runs their population's tasks; empty: where they are."""
+        """`owner_address` gives where devices reach who runs their population's tasks, by a call's context; empty:
+        where they are.
+        """
         self._engine, self._uploads, self._log, self._revocations = engine, uploads, log, revocations
         self._store, self._thread, self._clock = store, thread, clock
         self._saw = Grouped(thread, store.saw_devices)
@@ -101,9 +103,11 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         offer = replace(offer, labelled=request.labelled)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
-            return rounds_pb2.CheckInReply(wait=_wait(found), owner_address=self._owner_address(population))
-        assignment = await self._assignment(found)
-        return rounds_pb2.CheckInReply(assignment=assignment, owner_address=self._owner_address(population))
+            reply = rounds_pb2.CheckInReply(wait=_wait(found))
+        else:
+            reply = rounds_pb2.CheckInReply(assignment=await self._assignment(found))
+        reply.owner_address = self._owner_address(population, context)
+        return reply
 
     async def SetParticipation(
         self, request: rounds_pb2.SetParticipationRequest, context: Any

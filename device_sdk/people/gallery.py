@@ -94,6 +94,7 @@ _STAYS_OUT: Final = "stays_out"
 _STAYS_OUT_TOLD: Final = "stays_out_told"
 _LAST_ROUND: Final = "last_round"
 _REVOKED: Final = "revoked_unix_s"
+_OWNER_ADDRESS: Final = "owner_address"
 
 
 class Gallery:
@@ -250,6 +251,17 @@ class Gallery:
         with self._vault.reading() as view:
             text = view.facts.get(_REVOKED, "")
             return int(text) if text else None
+
+    @property
+    def owner_address(self) -> str:
+        """Where this device was last told that its tasks are run, unverified; empty for where it joined."""
+        with self._vault.reading() as view:
+            return view.facts.get(_OWNER_ADDRESS, "")
+
+    def note_owner_address(self, address: str) -> None:
+        """Remember where this device's tasks are run."""
+        with self._vault.writing() as change:
+            change.set_fact(_OWNER_ADDRESS, address)
 
     def note_revoked(self, unix_s: int | None) -> None:
         """Remember that this device was refused as a revoked one at that time, or (None) that it was admitted."""

@@ -136,12 +136,21 @@ class CoordinatorClient:
         clock: Clock,
         rng: random.Random,
         settings: ClientSettings | None = None,
+        *,
+        last_address: str = "",
+        on_moved: Callable[[str], object] = lambda _address: None,
     ) -> None:
-        self.identity = identity
+        """`last_address` is where its tasks were run when it was last told, and `on_moved` is told that from now on.
+
+        Both are empty for where this device joined.
+        """
+        self.identity, self._on_moved = identity, on_moved
         self._clock, self._rng = clock, rng
         self._settings = settings or ClientSettings()
         self._refused, self._refused_until_s = "", 0.0
-        self._connect()
+        joined_at = identity.coordinator_address
+        address = last_address if may_lead_to(joined_at, last_address) else joined_at
+        self._use(self._open(address), address)
 
     def __enter__(self) -> Self:
         return self
@@ -190,19 +199,26 @@ class CoordinatorClient:
 
         Raises CertificateError, FingerprintError or UnreachableError, in words, where TLS would only fail.
         """
+        hello = self._greeted()
+        check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
+        return hello
+
+    def _greeted(self) -> Hello:
+        if not self._is_where_it_joined:
+            try:
+                return self._say_hello(_ONCE, GLANCE_S)
+            except MienError:
+                self._return()
         try:
-            hello = self._say_hello(_ONCE)
+            return self._say_hello(_ONCE)
         except UnreachableError as error:
-            self._go_back(error)
             cause = self._explain(error)
             if not isinstance(cause, UnreachableError):
                 raise cause from error
             try:
-                hello = self._say_hello(self._settings.connect)
+                return self._say_hello(self._settings.connect)
             except UnreachableError as last:
                 raise self._explain(last) from last
-        check_clock(hello.skew_s, CLOCK_TOLERANCE_S, server="coordinator")
-        return hello
 
     def check_in(
         self,
@@ -485,8 +501,9 @@ class CoordinatorClient:
 
     # --- inside ---
 
-    def _say_hello(self, policy: RetryPolicy) -> Hello:
-        return say_hello(self._rounds.Hello, SERVER, policy, clock=self._clock, rng=self._rng)
+    def _say_hello(self, policy: RetryPolicy, timeout_s: float = UNARY_S) -> Hello:
+        hello = self._rounds.Hello
+        return say_hello(hello, SERVER, policy, clock=self._clock, rng=self._rng, timeout_s=timeout_s)
 
     def _upload_status(
         self, ref: RoundRef, *, final: tuple[type[UnavailableError], ...] = ()
@@ -521,14 +538,22 @@ class CoordinatorClient:
             return
         self.close()
         self._use(channel, address)
+        self._on_moved("" if self._is_where_it_joined else address)
 
     def _go_back(self, error: MienError) -> None:
-        """Go back to where this device joined after a failure at another address."""
-        if self._address != self.identity.coordinator_address and isinstance(error, UnavailableError):
-            if isinstance(error, RateLimitedError):
-                return  # it is there, and says when
-            self._leave_alone(self._address)
-            self.reconnect()
+        """Go back to where this device joined after a failure at another address, unless that one just says when."""
+        is_away = isinstance(error, UnavailableError) and not isinstance(error, RateLimitedError)
+        if is_away and not self._is_where_it_joined:
+            self._return()
+
+    def _return(self) -> None:
+        self._leave_alone(self._address)
+        self.reconnect()
+        self._on_moved("")
+
+    @property
+    def _is_where_it_joined(self) -> bool:
+        return self._address == self.identity.coordinator_address
 
     def _leave_alone(self, address: str) -> None:
         self._refused, self._refused_until_s = address, self._clock.monotonic_s() + LEFT_ALONE_S

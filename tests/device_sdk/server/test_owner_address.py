@@ -121,3 +121,31 @@ def test_an_address_that_failed_is_left_alone_for_a_while(fleet: Fleet) -> None:
             clock.sleep(LEFT_ALONE_S)
             client.check_in(())
             assert client.address == owner
+
+
+def test_a_phone_begins_where_its_tasks_were_run_last(fleet: Fleet) -> None:
+    first, owner, noted = Script(), Script(), list[str]()
+
+    def begun(last_address: str) -> CoordinatorClient:
+        identity = fleet.identity(joined_at)
+        told = {"last_address": last_address, "on_moved": noted.append}
+        return CoordinatorClient(identity, ShiftedClock(), random.Random(0), SETTINGS, **told)
+
+    with scripted_coordinator(fleet, first) as joined_at:
+        with scripted_coordinator(fleet, owner) as address:
+            leads_to(first, address)
+            with begun("") as client:
+                client.check_in(())
+            assert noted == [address]
+            with begun(address) as client:
+                client.hello()
+                client.check_in(())
+                assert client.address == address
+        with begun(address) as client:
+            client.hello()
+            assert client.address == joined_at
+        assert noted == [address, ""], "it is forgotten once it fails"
+        with begun("127.0.0.2:1") as client:
+            assert client.address == joined_at
+    assert first.calls == ["check_in", "hello"]
+    assert owner.calls == ["hello", "hello", "check_in"]

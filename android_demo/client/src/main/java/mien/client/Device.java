@@ -82,6 +82,7 @@ public final class Device implements AutoCloseable {
     private final Clock clock;
     private final Random random;
     private final ReentrantLock busy = new ReentrantLock();
+    private final CoordinatorClient.LastAddress lastAddress = new CoordinatorClient.LastAddress();
     private Recogniser recogniser;
     private OrtEngine engine;
     private String engineOf = "";
@@ -669,7 +670,7 @@ public final class Device implements AutoCloseable {
     }
 
     private CoordinatorClient opened() {
-        CoordinatorClient client = new CoordinatorClient(freshIdentity(), clock, random, journal::count);
+        CoordinatorClient client = new CoordinatorClient(freshIdentity(), clock, random, journal::count, lastAddress);
         boolean done = false;
         try {
             client.hello();

@@ -83,6 +83,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     private volatile ManagedChannel channel;
     private volatile RoundsGrpc.RoundsBlockingStub rounds;
     private volatile ModelsGrpc.ModelsBlockingStub models;
+    private final LastAddress last;
     private String leftAlone = "";
     private long leftAloneUntilMs;
 
@@ -92,13 +93,21 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         void count(long sentBytes, long receivedBytes);
     }
 
-    /** Connects when it is first used; its counter hears of each call's bytes. */
-    public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter) {
+    /** Where a device's tasks were run when it was last told, unverified; empty for where it joined. */
+    public static final class LastAddress {
+        private volatile String text = "";
+    }
+
+    /** Connects when it is first used, where {@code last} says; its counter hears of each call's bytes. */
+    public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter, LastAddress last) {
+        this.last = last;
         this.counter = counter;
         this.identity = identity;
         this.clock = clock;
         this.random = random;
-        use(opened(identity.coordinatorAddress), identity.coordinatorAddress);
+        Address begin = identity.coordinatorAddress.leadingTo(last.text);
+        begin = begin == null ? identity.coordinatorAddress : begin;
+        use(opened(begin), begin);
     }
 
     /**
@@ -134,29 +143,46 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
             return;
         }
         ManagedChannel there = opened(named);
-        RoundsGrpc.RoundsBlockingStub stub = RoundsGrpc.newBlockingStub(there);
-        try {
-            Handshake.hello(request -> stub.withDeadlineAfter(GLANCE_S, TimeUnit.SECONDS).hello(request), clock, SERVER);
-        } catch (StatusRuntimeException | MienException error) {
+        if (!greets(RoundsGrpc.newBlockingStub(there))) {
             there.shutdownNow();
             leaveAlone(named);
             return;
         }
         channel.shutdownNow();
         use(there, named);
+        last.text = isWhereItJoined() ? "" : named.toString();
+    }
+
+    /** Returns whether a replica greets at once, as it should. */
+    private boolean greets(RoundsGrpc.RoundsBlockingStub stub) {
+        try {
+            Handshake.hello(request -> stub.withDeadlineAfter(GLANCE_S, TimeUnit.SECONDS).hello(request), clock, SERVER);
+            return true;
+        } catch (StatusRuntimeException | MienException error) {
+            return false;
+        }
+    }
+
+    private boolean isWhereItJoined() {
+        return address.toString().equals(identity.coordinatorAddress.toString());
     }
 
     /** Goes back to where this device joined after a failure at another address; returns whether it did. */
     private boolean goBack(MienException error) {
         ErrorCode code = error.code();
         boolean isAway = code == ErrorCode.UNREACHABLE || code == ErrorCode.DRAINING || code == ErrorCode.CERTIFICATE;
-        if (!isAway || address.toString().equals(identity.coordinatorAddress.toString())) {
+        if (!isAway || isWhereItJoined()) {
             return false;
         }
+        goToWhereItJoined();
+        return true;
+    }
+
+    private void goToWhereItJoined() {
         leaveAlone(address);
         channel.shutdownNow();
         use(opened(identity.coordinatorAddress), identity.coordinatorAddress);
-        return true;
+        last.text = "";
     }
 
     private void leaveAlone(Address failed) {
@@ -189,6 +215,12 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /** Agrees on a protocol version and compares clocks. */
     public void hello() {
+        if (!isWhereItJoined()) {
+            if (greets(rounds)) {
+                return;
+            }
+            goToWhereItJoined();
+        }
         call(() -> Handshake.hello(request -> soon().hello(request), clock, SERVER));
     }
 
