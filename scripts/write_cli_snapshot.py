@@ -52,6 +52,7 @@ MODULES: Final = (
     "benchmarks.personal",
     "benchmarks.phone",
     "benchmarks.phone_round",
+    "benchmarks.replicas",
     "benchmarks.round_log",
     "benchmarks.search",
     "benchmarks.secagg",

@@ -101,6 +101,16 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "p99_control_ms": "another phone's call meanwhile, 99 % quantile, ms",
         "peak_mb": "the coordinator's memory, MB",
     },
+    "replicas": {
+        "one_cpu_ms_per_phone": "one replica's processor time a phone and round at 66 KB, ms",
+        "dealt_out_cpu_ms_per_phone": "the busier of two behind a balancer, ms",
+        "told_cpu_ms_per_phone": "... whose phones are told where to go, ms",
+        "returning_cpu_ms_per_phone": "... whose phones were told before, ms",
+        "dealt_out_carries": "phones that two carry behind a balancer, over those of one",
+        "told_carries": "... told where to go",
+        "returning_carries": "... told before",
+        "phones": "phones in the rounds",
+    },
     "round_log": {
         "logs.0.entries": "entries in the smaller log",
         "logs.0.answer_bytes": "bytes of an answer",

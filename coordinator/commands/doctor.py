@@ -21,7 +21,7 @@ from coordinator.home.config import CoordinatorConfig
 from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import shown
 from coordinator.keys import pki
-from coordinator.keys.tls import check_tls12_is_refused
+from coordinator.keys.tls import Answer, check_tls12_is_refused, who_answers
 from coordinator.operator.client import Examined, connect
 from coordinator.operator.readiness import ask_readiness
 from coordinator.operator.registrar_client import hello
@@ -36,6 +36,7 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.models import bundles
+from mien.protocol.addresses import host_of
 from mien.protocol.ids import ModelId
 from mien.records import from_mapping
 from mien.rounds.rollouts import RollOutState
@@ -213,7 +214,14 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
             raise UnreachableError(
                 f"the others do not hear of {config.replica_address}; start it, or correct replica_address"
             )
-        return f"{len(alive)} alive, {len(found) - len(alive)} gone"
+        told = f"{len(alive)} alive, {len(found) - len(alive)} gone"
+        if not config.public_address:
+            return told
+        host, ca_pem = host_of(config.address), self._home.public(self._home.ca_path)
+        answer = await asyncio.to_thread(who_answers, config.public_address, ca_pem, named=host)
+        if answer is not Answer.SERVER:
+            raise UnreachableError(f"public_address: {answer.advice('coordinator', config.public_address)}")
+        return f"{told}; phones are told of {config.public_address}, whose certificate is for {host}"
 
     async def dashboard(self) -> str:
         there = DashboardHome(self._home.folder / "dashboard")

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import grpc
 import numpy as np
 import pytest
 
+from coordinator.commands.doctor import CoordinatorChecks
 from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from device_sdk.server.client import Assignment, CoordinatorClient
@@ -23,8 +25,19 @@ from mien.errors import CertificateError, PermissionDeniedError, UnreachableErro
 from mien.protocol.rounds import Stage
 from mien.protocol.v1 import common_pb2, replicas_pb2, rounds_pb2
 from mien.shell.clock import Clock
+from mien.shell.doctor import Finding
 from mien.specs import AsynchronousSpec, CohortSpec, MustInclude, TaskSpec
-from simulation.testing import THETA, FakeDevice, answer, contribution, masked_task, patiently, ref_of, tiny_task
+from simulation.testing import (
+    THETA,
+    FakeDevice,
+    answer,
+    contribution,
+    free_port,
+    masked_task,
+    patiently,
+    ref_of,
+    tiny_task,
+)
 from tests.helpers import raised, run
 from tests.integration.phones import identity
 from tests.integration.replicas import Balancer, Cluster, ReplicaFleet, until
@@ -256,6 +269,21 @@ def test_phones_go_to_the_owner_and_back_when_it_is_lost_and_the_round_goes_on(c
             (1, 1, "closed"),
             (2, 1, "closed"),
         ]
+
+
+def test_doctor_looks_at_the_address_that_phones_are_told_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found() -> Finding:
+        checks = CoordinatorChecks(cluster.first.home, lambda: datetime.now(UTC))
+        (replicas,) = [each for each in run(checks.examine()) if each.name == "replicas"]
+        return replicas
+
+    one = found()
+    assert one.ok
+    assert f"phones are told of {cluster.first.address}, whose certificate is for localhost" in one.detail
+    monkeypatch.setenv("MIEN_COORDINATOR_PUBLIC_ADDRESS", nobody := f"localhost:{free_port()}")
+    one = found()
+    assert not one.ok
+    assert f"public_address: no coordinator answers at {nobody}" in one.detail
 
 
 def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) -> None:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from device_sdk.device import Device
 from device_sdk.server.client import LEFT_ALONE_S, ClientSettings, CoordinatorClient
+from device_sdk.server.identity import IdentityFiles
 from device_sdk.server.retry import RetryPolicy
+from device_sdk.storage.home import Home
+from device_sdk.storage.keystore import open_key_store
 from mien.errors import DrainingError, MienError, RateLimitedError
 from mien.protocol.rounds import RoundRef, Stage
 from mien.protocol.v1 import rounds_pb2
@@ -148,4 +154,20 @@ def test_a_phone_begins_where_its_tasks_were_run_last(fleet: Fleet) -> None:
         with begun("127.0.0.2:1") as client:
             assert client.address == joined_at
     assert first.calls == ["check_in", "hello"]
+    assert owner.calls == ["hello", "hello", "check_in"]
+
+
+def test_a_device_remembers_it_from_one_connection_to_the_next(tmp_path: Path) -> None:
+    home = Home.open(tmp_path / "phone")
+    files = IdentityFiles(home, open_key_store(home.folder, "file", warn=lambda _message: None))
+    fleet = replace(Fleet.create(), key=files.key())
+    first, owner = Script(), Script()
+    with scripted_coordinator(fleet, first) as joined_at, scripted_coordinator(fleet, owner) as address:
+        leads_to(first, address)
+        files.save(fleet.identity(joined_at))
+        for _ in range(2):
+            with Device.open(home.folder, options={"keystore": "file"}) as device, device.connect() as client:
+                client.check_in(())
+                assert client.address == address
+    assert first.calls == ["hello", "check_in"]
     assert owner.calls == ["hello", "hello", "check_in"]
