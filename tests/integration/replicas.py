@@ -33,11 +33,6 @@ class ReplicaFleet(FakeFleet):
                     shutil.copy(path, self.home.folder / path.name)
             self.registrar = first.registrar
 
-    def tell_phones(self) -> None:
-        """Have phones told of this replica's own address, once it is started anew."""
-        config = dataclasses.replace(self.home.resolve().config, public_address=self.address)
-        SETTINGS.write(self.home.config_path, config)
-
     def theta(self, model_id: str) -> Any:
         """Return a model's parameters as they lie in the bucket, float32."""
         with self.store() as store:
@@ -51,15 +46,22 @@ class ReplicaFleet(FakeFleet):
 
 
 class Cluster:
-    """Replicas of one coordinator."""
+    """Replicas of one coordinator; with `is_told` each has phones told of its own address."""
 
-    def __init__(self, folder: Path, count: int, **settings: Any) -> None:
+    def __init__(self, folder: Path, count: int, *, is_told: bool = False, **settings: Any) -> None:
         self.replicas: list[ReplicaFleet] = []
-        self._settings = settings
+        self._settings, self._is_told = settings, is_told
         for number in range(count):
             (folder / str(number)).mkdir()
             first = self.replicas[0] if self.replicas else None
-            self.replicas.append(ReplicaFleet(folder / str(number), first, **settings))
+            self.replicas.append(self._made(folder / str(number), first))
+
+    def _made(self, folder: Path, first: ReplicaFleet | None) -> ReplicaFleet:
+        replica = ReplicaFleet(folder, first, **self._settings)
+        if self._is_told:
+            config = dataclasses.replace(replica.home.resolve().config, public_address=replica.address)
+            SETTINGS.write(replica.home.config_path, config)
+        return replica
 
     @property
     def first(self) -> ReplicaFleet:
@@ -84,7 +86,7 @@ class Cluster:
         folder = lost.home.folder.parent.with_name(f"{lost.home.folder.parent.name}+")
         folder.mkdir()
         other = self.replicas[number - 1]
-        self.replicas[number] = ReplicaFleet(folder, other, **self._settings)
+        self.replicas[number] = self._made(folder, other)
         self.replicas[number].start()
 
     @contextlib.asynccontextmanager

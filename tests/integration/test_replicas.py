@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 
 from coordinator.commands.doctor import CoordinatorChecks
+from coordinator.home.config import SETTINGS
 from coordinator.keys import pki
 from coordinator.replicas.forwarding import CALLER_KEY
 from device_sdk.server.client import Assignment, CoordinatorClient
@@ -60,15 +62,14 @@ def cluster(
     folder = tmp_path_factory.mktemp("cluster")
     bucket = f"s3://{s3_server.new_bucket()}/mien"
     with postgres_server.database() as url:
-        cluster = Cluster(folder, 3, database_url=url, blobs_url=bucket, blobs_endpoint=s3_server.endpoint)
+        shared = {"database_url": url, "blobs_url": bucket, "blobs_endpoint": s3_server.endpoint}
+        cluster = Cluster(folder, 3, is_told=True, **shared)
 
         async def prepare() -> None:
             async with cluster.first.operator() as operator:
                 await cluster.first.release_tiny_model(operator)
 
         try:
-            for replica in cluster.replicas:
-                replica.tell_phones()
             cluster.start()
             run(prepare())
             yield cluster
@@ -271,19 +272,30 @@ def test_phones_go_to_the_owner_and_back_when_it_is_lost_and_the_round_goes_on(c
         ]
 
 
-def test_doctor_looks_at_the_address_that_phones_are_told_of(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_looks_at_the_address_that_phones_are_told_of(cluster: Cluster) -> None:
+    replica = cluster.replicas[2]
+
     def found() -> Finding:
-        checks = CoordinatorChecks(cluster.first.home, lambda: datetime.now(UTC))
+        checks = CoordinatorChecks(replica.home, lambda: datetime.now(UTC))
         (replicas,) = [each for each in run(checks.examine()) if each.name == "replicas"]
         return replicas
 
-    one = found()
+    def restart_with(public_address: str) -> None:
+        config = replace(replica.home.resolve().config, public_address=public_address)
+        SETTINGS.write(replica.home.config_path, config)
+        replica.kill()
+        replica.start()
+
+    one, nobody = found(), f"localhost:{free_port()}"
     assert one.ok
-    assert f"phones are told of {cluster.first.address}, whose certificate is for localhost" in one.detail
-    monkeypatch.setenv("MIEN_COORDINATOR_PUBLIC_ADDRESS", nobody := f"localhost:{free_port()}")
-    one = found()
-    assert not one.ok
-    assert f"public_address: no coordinator answers at {nobody}" in one.detail
+    assert f"phones are told of {replica.address}, whose certificate is for localhost" in one.detail
+    restart_with(nobody)
+    try:
+        one = found()
+        assert not one.ok
+        assert f"public_address: no coordinator answers at {nobody}" in one.detail
+    finally:
+        restart_with(replica.address)
 
 
 def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) -> None:
