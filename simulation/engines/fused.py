@@ -204,10 +204,7 @@ class _Step:
         self._leaf_RD = self._emb_RD.detach().requires_grad_()
         self._losses_C = self._own.losses(padded(self._leaf_RD, self._lengths), *bank.rows(chosen))
         self._gradient_RD = torch.zeros_like(self._leaf_RD)
-        self._is_of_all = all(
-            len(indices) == member.num_images and not flipped.any()
-            for member, (indices, flipped) in zip(members, chosen, strict=True)
-        )
+        self._is_of_all = bank.is_everything(0)
 
     @property
     def unmeasured(self) -> frozenset[str]:

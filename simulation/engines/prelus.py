@@ -12,6 +12,7 @@ LARGEST: Final = 2**22
 """Elements of a map up to which several vectorised passes are faster than torch's one: it is in the cache then."""
 _KERNEL: Final = torch.ops.aten._prelu_kernel.default
 _KERNEL_BACKWARD: Final = torch.ops.aten._prelu_kernel_backward.default
+_WHERE_POSITIVE: Final = torch.ops.aten.threshold_backward.default
 
 
 class _PRelu(torch.autograd.Function):
@@ -46,8 +47,9 @@ class _PRelu(torch.autograd.Function):
         if x.numel() > LARGEST:
             of_x, of_weight = _KERNEL_BACKWARD(grad, x, weight)
         else:
-            kept = grad * x.clamp(0, 1).ceil_()  # times 1 where x is positive, else 0: no branch
-            of_x, of_weight = kept.addcmul(grad - kept, weight), grad * x.clamp_max(0)
+            kept = _WHERE_POSITIVE(grad, x, 0.0)
+            rest = grad - kept
+            of_x, of_weight = kept.addcmul_(rest, weight), rest.mul_(x)
         return of_x, of_weight.sum_to_size(weight.shape)
 
 

@@ -40,8 +40,10 @@ from simulation.engines.linear_maps import LinearMaps, Looks, OuterProducts, Ste
 
 MEMORY_BYTES: Final = 256 * 2**20
 MAX_CLIENTS: Final = 128
-# Vectors of the part's length that a client takes in a stack: values, gradient, velocity or offset, and its addends.
-_VECTORS: Final = 6
+# Vectors of the part's length that a client takes in a stack: values, gradient, velocity, offset, and its update.
+_VECTORS: Final = 5
+# Copies of a client's own tensors in a stack: values, gradient, velocity, and both as its round leaves them.
+_OWN: Final = 5
 # A client with more than so many times another's images is not stacked with it: the shorter would be mostly filling.
 _RAGGED: Final = 1.5
 WEIGHT: Final = "sample_weight"
@@ -82,10 +84,11 @@ class StackedEngine(BatchedEngine):
         intake, embed = Intake(work), Embedder(self.runtime, work)
 
         def taken_bytes(device: Device) -> int:
-            images_bytes = 0
-            if (job := device.job) is not None:
-                images_bytes = len(job.crops) * self.image_bytes(job.theta, job.part)
-            return 4 * _VECTORS * work.layout.size + images_bytes
+            addends_bytes = 4 * work.layout.size
+            if (job := device.job) is None:
+                return addends_bytes
+            images_bytes = len(job.crops) * self.image_bytes(job.theta, job.part)
+            return addends_bytes + 4 * _VECTORS * job.part.size + _own_bytes(job.objective) + images_bytes
 
         features = self.runtime.features
         devices = (Device(name, work.method, work.device_input(name), embed, features) for name in work.devices)
@@ -192,6 +195,12 @@ def why_not_stacked(objective: Objective, batch_norm: str) -> str:
     if batch_norm == "train":
         return "local.batch_norm is 'train': BatchNorm would learn from all clients together"
     return ""
+
+
+def _own_bytes(objective: Objective) -> int:
+    """Return what a client's tensors beside the model take in a stack."""
+    fixed = (*objective.fixed.values(), *objective.per_crop.values())
+    return sum(each.nbytes for each in fixed) + _OWN * sum(each.nbytes for each in objective.private.values())
 
 
 def batches_of(job: TrainingJob) -> tuple[Batch, ...]:
@@ -301,9 +310,11 @@ class Stack:
 
     def train(self) -> list[tuple[float, float]]:
         """Take all steps, and return each client's losses before and after; NaN where its numbers are not finite."""
-        before_C = self._losses_before()
+        before_C = None if self._bank.is_everything(0) else self._losses_before()
         for number in range(len(self._members[0].batches)):
-            self._step(number)
+            losses_C = self._step(number)
+            before_C = losses_C if before_C is None else before_C  # a first step on all images knows it
+        assert before_C is not None
         after_C = self._losses_after()
         self._is_finite &= torch.isfinite(self._values_CP.sum(1))  # a sum with NaN or infinity in it is none either
         self._is_finite &= self._own.are_finite()
@@ -432,7 +443,8 @@ class Stack:
             sgd.received = stepped(self._received[None])
         return sgd
 
-    def _step(self, number: int) -> None:
+    def _step(self, number: int) -> Tensor:
+        """Take a step, and return clients' losses (C,) on its images before it."""
         rate, chosen = self._members[0].batches[number].rate, self._bank.step(number)
         losses_C = self._losses(chosen, rate=rate * self._job.local.lr)
         self._is_finite &= torch.isfinite(losses_C.detach())
@@ -442,6 +454,7 @@ class Stack:
                 products.step(rate)
         self._sgd.step(_taken_gradients(self._sgd.tensors), rate)
         self._own.step(_taken_gradients(self._own.tensors), rate)
+        return losses_C.detach()
 
     def _losses(self, chosen: Sequence[Chosen], *, rate: float = 0.0) -> Tensor:
         """Return clients' losses (C,) on chosen images by one batched program of their weights, tensors and images.
@@ -524,6 +537,15 @@ class Bank:
     def step(self, number: int) -> list[Chosen]:
         """Return which images step `number` takes of each member, and which of them it mirrors."""
         return [(member.batches[number].indices, member.batches[number].flipped) for member in self._members]
+
+    def is_everything(self, number: int) -> bool:
+        """Return whether step `number` takes all images of each member, as they are."""
+        return all(
+            number < len(member.batches)
+            and len(member.batches[number]) == member.num_images
+            and not member.batches[number].flipped.any()
+            for member in self._members
+        )
 
     def images(self, chosen: Sequence[Chosen]) -> Tensor:
         """Return the chosen images (R, ...) end to end, with nothing between one member's and the next one's."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -19,13 +19,13 @@ from mien.methods import METHODS
 from mien.methods.base import Crops
 from mien.specs import LocalSpec, TaskSpec
 from simulation.engines.base import Engine, RoundWork, SequentialEngine
-from simulation.engines.batched import FeatureBlocks
+from simulation.engines.batched import Device, FeatureBlocks
 from simulation.engines.engine import Cohort, rounds
 from simulation.engines.fused import FusedEngine
-from simulation.engines.stacked import StackedEngine
+from simulation.engines.stacked import StackedEngine, Tail
 from simulation.engines.sums import Sums
 from tests.simulation.engines.agreement import assert_same
-from tests.simulation.engines.cases import CASES, DIM, ONE, PART, SIZES, TASK, TINY, one, run
+from tests.simulation.engines.cases import CASES, DIM, ONE, PART, SIZES, TASK, TINY, Case, one, run
 from tests.tiny import made_up_crops, tiny_cnn
 
 pytestmark = pytest.mark.numerics
@@ -98,6 +98,50 @@ def test_a_chunk_is_cut_where_memory_ends() -> None:
     engine = StackedEngine(TINY.runtime(), memory_bytes=1)
     engine.train(work(TASK))
     assert (engine.num_stacked, engine.num_alone) == (0, len(SIZES))
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_loss_before_is_the_first_steps_where_that_is_of_all_images(
+    monkeypatch: pytest.MonkeyPatch, flip: bool
+) -> None:
+    """Phones draw in which order and what is mirrored; of some crops, or mirrored ones, it is a pass of its own."""
+    trains, tail = list[bool](), Tail.forward
+    monkeypatch.setattr(Tail, "forward", lambda self, x: trains.append(torch.is_grad_enabled()) or tail(self, x))
+    task = replace(TASK, local=LocalSpec(lr=0.1, epochs=2, flip=flip))
+    found = StackedEngine(TINY.runtime()).train(work(task)).total
+    expected = SequentialEngine(TINY.runtime()).train(work(task)).total
+    before = found.layout.slices["loss_before"]
+    np.testing.assert_allclose(found.vector[before], expected.vector[before], rtol=1e-5)
+    assert trains.count(False) * 2 == trains.count(True) * (1 + flip) > 0, "of two steps, each stack's other passes"
+
+
+def test_candidates_cost_a_client_their_addends_and_no_training_of_their_own() -> None:
+    """A task whose devices send T multiples of one update was taken to train T models in each."""
+    one_update, many = taken(CASES["fedgc"]), taken(CASES["pfm_fv"])
+    more_addends = 2 * PART.size + 3  # two more candidates, and three weights
+    assert {name: many[name] - one_update[name] for name in SIZES} == dict.fromkeys(SIZES, 4 * more_addends)
+
+
+def test_a_clients_own_tensors_take_memory() -> None:
+    """Both phones train on 7 images; one of them on a classifier of 4 rows, and with weights."""
+    more = taken(CASES["fedface"])["a"] - taken(CASES["fedavg"])["c"]
+    assert more == 4 * (5 * (4 - 1) * DIM + 7 * 4 + 7)
+
+
+def taken(case: Case) -> dict[str, int]:
+    """Return the bytes that the stacked engine expects of each of a case's phones in a round."""
+
+    class Weighing(StackedEngine):
+        def chunks(
+            self, devices: Iterable[Device], taken_bytes: Callable[[Device], int], *, most: int | None = None
+        ) -> Iterator[list[Device]]:
+            for chunk in super().chunks(devices, taken_bytes, most=most):
+                found.update((device.name, taken_bytes(device)) for device in chunk)
+                yield chunk
+
+    found = dict[str, int]()
+    Weighing(TINY.runtime()).train(work(case.task, case.cohort))
+    return found
 
 
 def test_batch_norm_that_learns_is_trained_alone() -> None:
