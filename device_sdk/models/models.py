@@ -37,8 +37,9 @@ from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, model_to_js
 from mien.protocol.ids import ModelId
 from mien.protocol.rounds import BlobId
 from mien.protocol.tensors import PublicShard, unpack_tensors
-from mien.shell.files import file_sha256, read_limited, storage_errors, write_atomically
+from mien.shell.files import file_sha256, map_limited, read_limited, storage_errors, write_atomically
 from mien.shell.lock import held, is_taken, lock_file
+from mien.shell.memory import forget_pages
 from mien.specs import ModelSpec
 
 if TYPE_CHECKING:
@@ -110,15 +111,19 @@ class ModelStore:
         return KnownModel(ModelId(model), _described(self._manifest(model))[0])
 
     def load(self, model: str) -> Model:
-        """Return a stored model; raises NotFoundError when it was never fetched, CorruptDataError when damaged."""
+        """Return a stored model, whose parameters stay in their file.
+
+        Raises NotFoundError when it was never fetched, CorruptDataError when damaged.
+        """
         stored = self._manifest(model)
         spec, layout = _described(stored)
-        data = read_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
+        data = map_limited(self._blob(stored.theta.sha256), MAX_THETA_BYTES, what="the model's parameters")
         if len(data) != 4 * layout.size:
             raise CorruptDataError("the stored model is damaged; call `Device.update()` to fetch it again")
         unverified = layout.check(np.frombuffer(data, "<f4").astype(np.float32, copy=False), what="the stored model")
         if model_id(layout.sha256, unverified) != model:
             raise CorruptDataError("the stored model is damaged; call `Device.update()` to fetch it again")
+        forget_pages(unverified)
         return Model(ModelId(model), spec, layout, theta=unverified, public_shard=stored.public_shard)
 
     def load_shard(self, model: Model) -> PublicShard | None:

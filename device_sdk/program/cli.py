@@ -34,6 +34,7 @@ from mien.protocol.names import isolated
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.doing import Step, doing, unseen
+from mien.shell.memory import return_freed_memory
 from mien.shell.passwords import can_ask, confirmed, read_password
 
 # The device, its detector and gRPC are imported by the commands that need them: --help answers at once.
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
 
 EXIT_UNKNOWN: Final = 1
 """Exit code of `verify` and `identify` for a good face that is not the person's, or nobody's."""
+
+MAP_BYTES: Final = 2**20
+"""Largest piece of freed memory that commands keep which look at one face."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -263,6 +267,7 @@ def verify(
 
     Example: mien-device verify Ada door.jpg
     """
+    _hold_little()
     with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.verify(name, image), show_score=show_score, as_json=as_json, claimed=name)
 
@@ -282,6 +287,7 @@ def verify_pair(
 
     Example: mien-device verify-pair a.jpg b.jpg
     """
+    _hold_little()
     with _device(home, as_json, _verification(threshold, max_fmr, runtime)) as device:
         _conclude(device.verify_pair(reference, probe), show_score=show_score, as_json=as_json, is_pair=True)
 
@@ -301,6 +307,7 @@ def identify(
 
     Example: mien-device identify door.jpg
     """
+    _hold_little()
     options = _verification(threshold, max_fmr, runtime) | {"verification.max_fpir": max_fpir}
     with _device(home, as_json, options) as device:
         _conclude(device.identify(image), show_score=show_score, as_json=as_json)
@@ -1065,6 +1072,11 @@ def _described(
         result["score"] = outcome.score
         sentence += f" {outcome.explain()}"
     return result, sentence, exit_code
+
+
+def _hold_little() -> None:
+    """Let maps of a network's first layers go as they are freed: a program that looks at one face makes them once."""
+    return_freed_memory(largest_bytes=MAP_BYTES)
 
 
 def _verification(threshold: float | None, max_fmr: float | None, runtime: str | None) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from mien.errors import ConfigError, LayoutMismatchError, NonFiniteError
 from mien.layout import ParameterLayout, Vector
 from mien.methods.base import Crops, Embeddings, Objective, Trained, TrainingJob, never_stop
 from mien.shell.doing import COMPUTING, counting
+from mien.shell.memory import forget_pages
 from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 
 # Crops of one forward pass without gradients. A second one beside it takes as long and twice the memory: activations of
@@ -217,10 +218,16 @@ class _Images:
 
     def _embed(self, kind: GraphKind, stage: str, indices: NDArray[np.int64], parameters: Feed) -> NDArray[np.float32]:
         x = self.batch(indices, np.zeros(len(indices), np.bool_))
+        self._forget()  # the trunk's
         embeddings: NDArray[np.float32] = self._engine.run(kind, {**parameters, "x": x}, stage=stage)["embeddings"]
         return embeddings
 
+    def _forget(self) -> None:
+        """Give back the memory of a model that lies in its file: the layers that come next read what they need."""
+        forget_pages(next(iter(self._parameters.values())))
+
     def _compute(self, crops: Crops) -> Iterator[NDArray[np.float32]]:
+        self._forget()  # what was read for the trunk's digest
         for piece in self._engine.pieces("trunk", len(crops), INFERENCE_BATCH, stage=self._cut.stage):
             x = self._engine.spec.network_input(crops[piece])
             yield from self._engine.run("trunk", {**self._parameters, "x": x}, stage=self._cut.stage)["features"]

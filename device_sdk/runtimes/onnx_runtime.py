@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any, Final
 
 import numpy as np
 import onnxruntime
 
 from device_sdk.runtimes.graph_runtime import Feed, GraphRuntime
-from device_sdk.runtimes.manifest import Graph, GraphFolder, GraphKind
+from device_sdk.runtimes.manifest import Graph, GraphFolder
 from mien.errors import ConfigError, CorruptDataError
+from mien.shell.memory import return_freed_memory
 
 # What ONNX Runtime may raise for a graph that it cannot load or run; it has no public base class for them.
 _STATE: Final = onnxruntime.capi.onnxruntime_pybind11_state
@@ -21,6 +23,8 @@ REFUSALS: Final = (
     _STATE.InvalidArgument,
     _STATE.NotImplemented,
 )
+FEW_RUNS: Final = 1
+"""Runs of a graph, but of one that trains, before its session is made anew with an arena."""
 
 
 class _OnnxEngine:
@@ -30,6 +34,7 @@ class _OnnxEngine:
         self._graphs = graphs
         self._threads = threads
         self._sessions: dict[str, onnxruntime.InferenceSession] = {}
+        self._runs: Counter[str] = Counter()
 
     def most_images(self, graph: Graph) -> int:
         """Return the number of images that one run of a graph can take: any number."""
@@ -41,7 +46,11 @@ class _OnnxEngine:
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name, those that `into` names in its arrays."""
+        if self._runs[graph.file] == FEW_RUNS:
+            self.release(graph)
+            return_freed_memory()
         session = self._session(graph)
+        self._runs[graph.file] += 1
         given = {each.name: feed[each.name] for each in session.get_inputs() if each.name in feed}
         try:
             return _run(session, given) if into is None else _run_into(session, given, into)
@@ -55,20 +64,21 @@ class _OnnxEngine:
         if graph.file not in self._sessions:
             try:
                 self._sessions[graph.file] = onnxruntime.InferenceSession(
-                    self._graphs.read(graph), self._options(graph.kind), providers=["CPUExecutionProvider"]
+                    self._graphs.read(graph), self._options(graph), providers=["CPUExecutionProvider"]
                 )
             except REFUSALS as error:
                 raise CorruptDataError(f"ONNX Runtime cannot load {graph.file}; export the graphs again") from error
         return self._sessions[graph.file]
 
-    def _options(self, kind: GraphKind) -> onnxruntime.SessionOptions:
+    def _options(self, graph: Graph) -> onnxruntime.SessionOptions:
         options = session_options(self._threads)
         # Runs ask for the same memory again and again. Where the C library gives it, a step takes a third longer, and
-        # the holes between its pieces grow with every face: 203 MB after 48 faces of SFace, 127 MB with the arena. That
-        # keeps one image's activations. Planning memory by pattern keeps another 10 MB.
-        options.enable_cpu_mem_arena = True
+        # the holes between its pieces grow with every face: 203 MB after 48 faces of SFace, 127 MB with the arena. But
+        # an arena keeps what the first layers took until the last ones have read the rest of the model: a program that
+        # looks at one face and ends has none. Planning memory by pattern keeps another 10 MB.
+        options.enable_cpu_mem_arena = graph.kind == "train" or self._runs[graph.file] >= FEW_RUNS
         options.enable_mem_pattern = False
-        if kind == "train":
+        if graph.kind == "train":
             # Optimisers join equal values of both passes, and so keep those of the first alive for the second: twice as
             # much memory, for no time. Reuse hands a buffer from value to value and gives it back after the last one:
             # half as much again as giving it back after each.

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import importlib.util
+import mmap
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -154,8 +155,24 @@ def sync_folder(folder: Path) -> None:
 
 def read_limited(path: Path, limit_bytes: int, *, what: str) -> bytes:
     """Return a file's bytes if there are at most `limit_bytes`; raises CorruptDataError otherwise."""
+    _check_size(path, limit_bytes, what)
+    return path.read_bytes()
+
+
+def map_limited(path: Path, limit_bytes: int, *, what: str) -> mmap.mmap | bytes:
+    """Return a file's bytes where they lie, and not in memory until they are looked at; raises as `read_limited`.
+
+    Only of a file that nobody writes to again: one that is replaced by another, or removed, stays as it was mapped.
+    """
+    if _check_size(path, limit_bytes, what) == 0:  # nothing cannot be mapped
+        return b""
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _check_size(path: Path, limit_bytes: int, what: str) -> int:
     if not path.is_file():
         raise CorruptDataError(f"{what} is missing: {path.name}")
     if (size := path.stat().st_size) > limit_bytes:
         raise CorruptDataError(f"{what} has {size} bytes; the limit is {limit_bytes}")
-    return path.read_bytes()
+    return size

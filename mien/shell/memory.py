@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import mmap
 import resource
 from collections.abc import Iterator, Mapping
 from typing import Final
@@ -28,6 +29,19 @@ def keep_freed_memory(*, keep_bytes: int = 32 * _MIB, largest_bytes: int = 4 * _
     _set({_ARENA_MAX: 1, _TRIM_THRESHOLD: keep_bytes, _MMAP_THRESHOLD: largest_bytes})
 
 
+def return_freed_memory(*, largest_bytes: int = 0) -> None:
+    """Give the system back what the process has freed, holes between what it holds included.
+
+    Pieces of `largest_bytes` and more, if that is not 0, go back from now on as they are freed: less memory, and more
+    time for whoever asks for it anew. Nothing happens where the C library is not glibc.
+    """
+    if largest_bytes:
+        _set({_MMAP_THRESHOLD: largest_bytes})
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def collect_rarely() -> None:
     """Have Python look for cycles of dead objects less often, and never again among those that there are now.
 
@@ -45,6 +59,19 @@ def limit_arenas(count: int) -> None:
     What glibc frees in one place is not used in another.
     """
     _set({_ARENA_MAX: count})
+
+
+def forget_pages(array: object) -> None:
+    """Take an array that lies in a mapped file out of this process's memory; what is looked at is mapped again.
+
+    Nothing happens to any other array, nor where the system gives no such advice.
+    """
+    while not isinstance(array, mmap.mmap):
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+        if array is None:
+            return
+    if hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def refuse_core_dumps() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import mmap
 import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -109,6 +110,19 @@ def test_a_model_is_fetched_once_and_then_needs_no_network(server: Server, store
     assert (shard.licence, shard.crops.shape) == ("CC0", (2, 112, 112, 3))
     store.fetch(server.client, wanted)
     assert len(server.script.calls) == calls
+
+
+def test_a_models_parameters_stay_in_their_file_and_are_nobodys_to_change(server: Server, store: ModelStore) -> None:
+    """A file that is replaced or removed meanwhile takes nothing away."""
+    store.fetch(server.client, manifest())
+    model = store.load(manifest().model_id)
+    lies = model.theta
+    while isinstance(lies, np.ndarray):
+        lies = lies.base
+    assert isinstance(lies.obj if isinstance(lies, memoryview) else lies, mmap.mmap)
+    assert not model.theta.flags.writeable
+    (store._folder / manifest().theta.sha256).unlink()
+    np.testing.assert_array_equal(model.theta, THETA)
 
 
 def test_an_interrupted_fetch_leaves_no_model(server: Server, store: ModelStore) -> None:

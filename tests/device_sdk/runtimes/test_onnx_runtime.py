@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from device_sdk.export.build import export_graphs
@@ -65,6 +66,21 @@ def test_embeddings_are_torchs() -> None:
     features = runtime.features(TINY.theta, CROPS)
     np.testing.assert_allclose(features, torch_runtime.features(TINY.theta, CROPS), rtol=1e-5, atol=1e-6)
     assert runtime.embed(TINY.theta, CROPS[:0]).shape == (0, 8)
+
+
+def test_a_second_face_brings_an_arena_and_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that looks at one face holds none; where features are not remembered each face runs every graph."""
+    made, session = list[bool](), onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda data, options, **more: made.append(options.enable_cpu_mem_arena) or session(data, options, **more),
+    )
+    runtime = tiny_onnx_runtime(cache_bytes=0)
+    first, again, third = (runtime.embed(TINY.theta, CROPS[:1]) for _ in range(3))
+    assert made == [False, False, True, True], "trunk and tail for the first face, and both for all others"
+    np.testing.assert_array_equal(first, again)
+    np.testing.assert_array_equal(first, third)
 
 
 def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:

@@ -34,6 +34,62 @@ def test_pages_are_faulted_in_once_and_not_for_every_message() -> None:
     assert int(run.stdout) < 2_000
 
 
+FREED = """
+import sys
+from mien.shell.memory import return_freed_memory
+def held_bytes():
+    with open("/proc/self/statm") as file:
+        return 4096 * int(file.read().split()[1])
+held = [b"x" * 60_000 for _ in range(1_000)]
+kept = held[::50]  # what is between them is a hole each
+del held
+before = held_bytes()
+if sys.argv[1] == "returned":
+    return_freed_memory()
+print(before - held_bytes())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
+def test_holes_between_what_is_held_go_back() -> None:
+    """They are 60 MB less what is kept, which is at both ends too."""
+    gone = [
+        int(subprocess.run([sys.executable, "-c", FREED, how], capture_output=True, text=True, check=True).stdout)
+        for how in ("left", "returned")
+    ]
+    assert gone[0] < 10_000_000 < 40_000_000 < gone[1]
+
+
+MAPPED = """
+import mmap, sys
+import numpy as np
+from mien.shell.files import map_limited
+from mien.shell.memory import forget_pages
+from pathlib import Path
+path = Path(sys.argv[1])
+values = np.frombuffer(map_limited(path, 2**30, what="it"), np.float32)
+def in_memory():
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return next(int(line.split()[1]) for each in lines if path.name in each for line in lines if "Rss" in line)
+for forget in (False, True):
+    total = float(values.sum())
+    if forget:
+        forget_pages(values[3:].reshape(-1, 1))
+    print(in_memory(), total, float(values.sum()))
+forget_pages(np.zeros(3))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="what is in memory is read from /proc")
+def test_what_lies_in_a_file_leaves_the_memory_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "values").write_bytes(b"\0\0\x80\x3f" * 250_000)
+    run = [sys.executable, "-c", MAPPED, str(tmp_path / "values")]
+    lines = subprocess.run(run, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert [line.split()[1:] for line in lines] == [["250000.0", "250000.0"]] * 2
+    assert int(lines[0].split()[0]) > 900, "kilobytes: all of it was looked at"
+    assert int(lines[1].split()[0]) == 0
+
+
 LOOKS = """
 import gc, sys
 from mien.shell.memory import collect_rarely
