@@ -8,12 +8,16 @@ from __future__ import annotations
 import argparse
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
+
+RATIO: Final = re.compile(r"(^|[._])(ratio|over)($|[._])")
+"""Keys of figures that are ratios to a reference of the same run, by one of their words."""
 
 AGREES_WITHIN: Final = 0.1
 """By how much a quick run's ratio may differ from the whole one's."""
@@ -50,7 +54,7 @@ def ratios(result: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, f
         name = f"{before}{key}"
         if isinstance(value, Mapping) and key != "aims":
             yield from ratios(value, f"{name}.")
-        elif isinstance(value, int | float) and ("ratio" in name or "_over_" in name):
+        elif isinstance(value, int | float) and RATIO.search(name):
             yield name, value
 
 

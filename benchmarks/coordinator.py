@@ -44,6 +44,9 @@ from mien.shell.clock import Clock
 from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 
 AIMS: Final = {"ingest_ratio": 0.6, "memory_contributions_per_device": 0.1, "selection_s": 0.1}
+SENDING: Final = 32
+"""Devices that send at the same time where speeds are compared: of more of them a ratio is another one."""
+
 FEW: Final = 16
 MANY: Final = 96
 REGISTERED: Final = 1_000_000
@@ -54,15 +57,14 @@ _CONTROL_CALLS: Final = 400
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything a run does."""
+    """How often a run does what it does, and how many devices follow the round beside which calls are timed."""
 
-    devices: int
     repetitions: int
     connected: int
 
 
-QUICK: Final = Sizes(devices=32, repetitions=5, connected=100)
-FULL: Final = Sizes(devices=128, repetitions=9, connected=1000)
+QUICK: Final = Sizes(repetitions=5, connected=100)
+FULL: Final = Sizes(repetitions=9, connected=1000)
 
 
 def main() -> None:
@@ -103,16 +105,16 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 
 async def _under_load(folder: Path, sizes: Sizes) -> dict[str, Any]:
     site = Site(folder)
-    phones = [site.device() for _ in range(max(sizes.devices + 1, sizes.connected))]
+    phones = [site.device() for _ in range(max(SENDING + 1, sizes.connected))]
     with site.coordinator() as coordinator, site.sink() as sink:
         async with site.operator() as operator:
             await site.give_model(operator)
             load = _Load(site, operator, coordinator, sink)
-            _common.progress(f"uploads of {sizes.devices} devices beside the bare sink, {sizes.repetitions} times")
-            timed = [await load.ingest(phones[: sizes.devices + 1]) for _ in range(sizes.repetitions)]
+            _common.progress(f"uploads of {SENDING} devices beside the bare sink, {sizes.repetitions} times")
+            timed = [await load.ingest(phones[: SENDING + 1]) for _ in range(sizes.repetitions)]
             _common.progress(f"control calls beside {sizes.connected} devices that follow a round")
             control = await load.control(phones[: sizes.connected])
-    return {**_ingest_figures(timed, sizes.devices), **control}
+    return {**_ingest_figures(timed, SENDING), **control}
 
 
 def _ingest_figures(timed: Sequence[_Ingest], num_devices: int) -> dict[str, Any]:

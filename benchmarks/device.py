@@ -5,11 +5,12 @@ steps on batches of 4 and one of 2, CPU time of a step at 4 images over eager to
 crops' features known), memory of a round above what the process holds with the model loaded, CPU time of one embedding,
 size of the graphs.
 
-Full: SFace and MobileFaceNet-192 (where MIEN_MOBILEFACENET names it) with and without adapters, and the drawn network
-`mobilefacenet_folded`: their default parts and all of them, on real crops (MIEN_DATA), with torch in float64 beside.
-Programs of whole networks take minutes to make; `--graphs` keeps them. Quick: the tests' tiny network on made-up crops
-with committed graphs; a step of it is mostly overhead, which its ratio shows and phones do not feel. `--parity` prints
-the updates' distances alone, for every objective and several numbers of steps; `--int8` what inference in int8 costs.
+Always: the tests' tiny network on made-up crops with committed graphs, which quick runs have alone; a step of it is
+mostly overhead, which its ratio shows and phones do not feel. Full, as `recognisers`: SFace and MobileFaceNet-192
+(where MIEN_MOBILEFACENET names it) with and without adapters, and the drawn network `mobilefacenet_folded`: their
+default parts and all of them, on real crops (MIEN_DATA), with torch in float64 beside. Programs of whole networks take
+minutes to make; `--graphs` keeps them. `--parity` prints the updates' distances alone, for every objective and several
+numbers of steps; `--int8` what inference in int8 costs.
 """
 
 from __future__ import annotations
@@ -73,18 +74,32 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
     with _graphs(args) as folder:
-        cases = _tiny_cases() if args.quick else _real_cases(folder, args)
-        rows = [row for case in cases for row in _rows(case, in_float64=not args.quick)]
+        tiny = [] if _chooses(args) else [row for case in _tiny_cases() for row in _rows(case, in_float64=False)]
+        real = () if args.quick else _real_cases(folder, args)
+        rows = [row for case in real for row in _rows(case, in_float64=True)]
     return {
         "benchmark": "device",
         "quick": args.quick,
-        "network": "tiny (tests)" if args.quick else ", ".join(dict.fromkeys(row["model"] for row in rows)),
+        "networks": list(dict.fromkeys(row["model"] for row in (*tiny, *rows))),
+        **_figures(tiny),
+        **({"recognisers": _figures(rows)} if rows else {}),
+        "rows": [*tiny, *rows],
+        **_provenance(started),
+    }
+
+
+def _chooses(args: argparse.Namespace) -> bool:
+    """Return whether a whole run is asked for some recognisers, parts, engines or forms alone."""
+    return not args.quick and bool(args.model or args.form or args.engine or args.part != "both")
+
+
+def _figures(rows: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Return the worst figures of some networks by engine; of the tests' network they are a quick run's, too."""
+    return {
         "max_difference": _most(rows, "difference"),
         "step_over_torch": _most(_timed(rows), "step_over_torch"),
         "tail_over_torch": _most(_timed([row for row in rows if row["part"] == "tail"]), "step_over_torch"),
         "peak_mb": _most(rows, "peak_mb"),
-        "rows": rows,
-        **_provenance(started),
     }
 
 

@@ -24,9 +24,22 @@ def test_one_that_cannot_run_counts_and_leaves_nothing(tmp_path: Path, monkeypat
 
 
 def test_ratios_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch = "step_over_torch"
     runs = {
-        "quick": {"a_ratio": 1.05, "step_over_torch": {"onnxruntime": 2.0}, "seconds": 1.0, "aims": {"a_ratio": 9.0}},
-        "whole": {"a_ratio": 1.0, "step_over_torch": {"onnxruntime": 1.0}, "seconds": 9.0, "aims": {"a_ratio": 1.0}},
+        "quick": {
+            "a_ratio": 1.05,
+            torch: {"onnxruntime": 2.0},
+            "duration_s": 1.0,
+            "over_bare": 3,
+            "aims": {"ratio": 9.0},
+        },
+        "whole": {
+            "a_ratio": 1.0,
+            torch: {"onnxruntime": 1.0},
+            "duration_s": 9.0,
+            "over_bare": 3,
+            "aims": {"ratio": 1.0},
+        },
     }
     for name, result in runs.items():
         (tmp_path / name).mkdir()
@@ -37,7 +50,8 @@ def test_ratios_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureF
     assert not program.agree(tmp_path / "quick", tmp_path / "whole")
     assert capsys.readouterr().out.splitlines() == [
         "device: a_ratio 1.05 quick, 1 whole",
-        "device: step_over_torch.onnxruntime 2 quick, 1 whole, differs",
+        "device: over_bare 3 quick, 3 whole",
+        "device: step_over_torch.onnx 2 quick, 1 whole, differs",
     ]
 
 

@@ -46,16 +46,28 @@ def test_ratios_by_hand() -> None:
         "pfl_research_over_mien_1e4_1_steps_cpu": 2.5,
     }
     larger = replace(ORDER, size="1e6", images=8)
-    pfl = {larger: Figures("0.6.0", Timed((1.0,), (1.0,))), replace(larger, images=32): Unavailable("no network")}
-    ours = dict.fromkeys([ORDER, *pfl, replace(larger, images=5)], fused)
-    other = {replace(larger, images=5): {PFL.name: Figures("0.6.0", Timed((2.0,), (0.1,)))}}
-    assert simulation._pfl_ratios(ours, pfl, theirs | other) == {"pfl_ratio_1_step": 0.4, "pfl_ratio_1_step_cpu": 2.0}
+    pfl: dict[Order, Figures | Unavailable] = {
+        larger: Figures("0.6.0", Timed((1.0,), (1.0,))),
+        replace(larger, images=32): Unavailable("no network"),
+        replace(larger, images=5): Figures("0.6.0", Timed((2.0,), (0.1,))),
+    }
+    ours = dict.fromkeys(pfl, fused)
+    assert simulation._pfl_ratios(ours, pfl) == {"pfl_ratio_1_step": 0.4, "pfl_ratio_1_step_cpu": 2.0}
     record = simulation._several_record(larger, fused[2:], pfl[larger])
     assert (record["pfl_ratio"], record["fused_ms"], record["stacked_cpu_ms"]) == (0.4, 0.4, 0.4)
     assert "unavailable" in simulation._several_record(larger, fused[2:], Unavailable("no network"))
     records = [simulation._peer_record(ORDER, peer, found) for peer, found in theirs[ORDER].items()]
     assert (records[0]["wall_ms"], records[0]["cpu_ms"], records[0]["version"]) == (1.6, 1.0, "0.6.0")
     assert records[1]["unavailable"] == "no network"
+
+
+def test_a_quick_run_measures_what_a_whole_one_does() -> None:
+    """Fewer rounds, sizes and numbers of steps, and each of them with as many phones, images and threads."""
+    for orders in (simulation._orders, simulation._several):
+        quick, whole = ({replace(order, rounds=0) for order in orders(is_quick)} for is_quick in (True, False))
+        assert quick < whole
+    worst = [order for order in simulation._several(False) if order.size == "1e6"]
+    assert simulation._several(True) == worst, "ratios to pfl-research are the worst of these"
 
 
 def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
