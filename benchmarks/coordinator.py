@@ -45,7 +45,7 @@ from mien.specs import CohortSpec, PrivacySpec, TaskSpec
 
 AIMS: Final = {"ingest_ratio": 0.6, "memory_contributions_per_device": 0.1, "selection_s": 0.1}
 SENDING: Final = 32
-"""Devices that send at the same time where speeds are compared: of more of them a ratio is another one."""
+"""Devices that send at the same time where speeds are compared, in quick runs and in whole ones."""
 
 FEW: Final = 16
 MANY: Final = 96

@@ -51,7 +51,7 @@ def test_ratios_of_two_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureF
     assert capsys.readouterr().out.splitlines() == [
         "device: a_ratio 1.05 quick, 1 whole",
         "device: over_bare 3 quick, 3 whole",
-        "device: step_over_torch.onnx 2 quick, 1 whole, differs",
+        "device: step_over_torch.onnxruntime 2 quick, 1 whole, differs",
     ]
 
 
