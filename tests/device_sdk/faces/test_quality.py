@@ -23,7 +23,7 @@ from device_sdk.faces import (
     choose_face,
     decode_image,
 )
-from device_sdk.faces.quality import _FRONTAL_FACE, Geometry
+from device_sdk.faces.quality import _FRONTAL_FACE, Geometry, percentile
 from mien.errors import ConfigError, LowQualityError, NoFaceError
 from mien.records import from_mapping, to_mapping
 from mien.specs import FaceInputSpec
@@ -161,6 +161,14 @@ class TestAppearance:
         assert found.highlight == 255
         # Shares 0.45, 0.45, 0.1 of 40, 200, 255: mean 133.5, mean square 25222.5.
         assert found.contrast == pytest.approx(math.sqrt(25222.5 - 133.5**2), rel=1e-4)
+
+    @pytest.mark.parametrize("percent", [0, 5, 50, 95, 99.5, 100])
+    def test_percentiles_are_numpys_to_the_last_bit(self, percent: float) -> None:
+        rng = np.random.default_rng(0)
+        for shape in [(1, 1), (1, 2), (3, 7), (80, 72), (79, 31)]:
+            for values in (rng.integers(0, 256, shape), 100 * rng.standard_normal(shape)):
+                found = percentile(values.astype(np.float32), percent)
+                assert found == float(np.percentile(values.astype(np.float32), percent))
 
     def test_sharpness_falls_with_blur_and_ignores_light(self) -> None:
         sharp = np.kron(np.random.default_rng(0).choice((60.0, 190.0), (14, 14)), np.ones((8, 8)))
