@@ -114,13 +114,25 @@ def join(
 
     Example: mien-device join 'mien://join?r=registrar.example:7440&...'
     """
+    from mien.protocol.invite import Invite
+
     with _device(home, as_json, {"keystore": keystore}, begins=True) as device:
-        identity = device.join(_url(invite))
+        url = _url(invite)
+        code = Invite.from_url(url).code()
+        if not as_json:
+            say(f"Code of this fleet: {code}")
+            say(
+                "Whoever invited you sees it beside the invite (mien-registrar invite): have it read out, by another "
+                "way than the invite came. If a digit differs, enrol nobody here: delete this home, and ask for "
+                "another invite."
+            )
+        identity = device.join(url)
     result = {
         "device_id": identity.device_id,
         "population": identity.population,
         "coordinator": identity.coordinator_address,
         "certificate_ends": identity.certificate.not_valid_after_utc.isoformat(),
+        "code": code,
     }
 
     def human() -> None:

@@ -15,9 +15,9 @@ from mien.protocol.addresses import ADDRESS
 _HEX = re.compile(r"[0-9a-f]{64}")
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{22,64}")
 _CODE_LABEL = b"mien/v1/invite-code"
-_CODE_DIGITS = 12
+_CODE_DIGITS = 16
 _CODE_BYTES = 16
-# 32 MiB and some tenths of a second a try: what makes 12 digits enough (decision record 0112).
+# 32 MiB and some tenths of a second a try: what makes 16 digits enough (decision record 0116).
 _CODE_COST = {"n": 2**15, "r": 8, "p": 1}
 
 
@@ -44,12 +44,12 @@ class Invite:
         return "mien://join?" + urlencode(query)
 
     def code(self) -> str:
-        """Return the 12 digits by which people compare both fingerprints, as "0123 4567 8901".
+        """Return the 16 digits by which people compare both fingerprints, as "0123 4567 8901 2345".
 
         scrypt over the registrar's fingerprint and then the coordinator's (64 bytes; salt "mien/v1/invite-code",
-        N 2¹⁵, r 8, p 1), of which 16 bytes are taken as a big-endian number modulo 10¹². Another pair of authorities
-        with the code of a given one costs 10¹² tries on average, of 32 MiB each: some ten thousand dollars on graphics
-        cards (decision record 0112).
+        N 2¹⁵, r 8, p 1), of which 16 bytes are taken as a big-endian number modulo 10¹⁶. Another pair of authorities
+        with the code of a given one costs 10¹⁶ tries on average, of 32 MiB each: twenty thousand years of a graphics
+        card (decision record 0116).
         """
         both = bytes.fromhex(self.registrar_ca_sha256) + bytes.fromhex(self.coordinator_ca_sha256)
         drawn = Scrypt(salt=_CODE_LABEL, length=_CODE_BYTES, **_CODE_COST).derive(both)

@@ -37,6 +37,7 @@ from mien.errors import (
 )
 from mien.methods import METHODS
 from mien.methods.base import Runtime
+from mien.protocol.invite import Invite
 from mien.shell.lock import exclusive
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec, Threshold
 from tests.device_sdk.programs import has_died, mien_device, start_mien_device
@@ -124,9 +125,11 @@ def test_join_enrol_verify_over_the_command_line(fleet: RealFleet, tmp_path: Pat
     home = tmp_path / "phone"
     fleet.release(sface())
     try:
-        joined = mien_device("join", fleet.invite("story"), "--home", home, "--keystore", "file", "--json")
+        invite = fleet.invite("story")
+        joined = mien_device("join", invite, "--home", home, "--keystore", "file", "--json")
         assert joined.returncode == 0, joined.stderr
-        assert json.loads(joined.stdout)["population"] == "story"
+        told = json.loads(joined.stdout)
+        assert (told["population"], told["code"]) == ("story", Invite.from_url(invite).code())
 
         folder = tmp_path / "owner"
         folder.mkdir()

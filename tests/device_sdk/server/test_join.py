@@ -239,6 +239,7 @@ def test_a_full_disk_leaves_nothing_half_written(registrar: LocalRegistrar, home
     assert ended.returncode == TABLE[DiskFullError].exit_code
     assert ended.stderr.count("\n") == 1
     assert "no space left" in ended.stderr
+    assert f"Code of this fleet: {invite.code()}\n" in ended.stdout, "to be compared, whether joining works or not"
     assert not files.joined()
     assert [path.name for path in home.folder.iterdir() if path.name.startswith(".")] == []
     assert attempt(invite, files).device_id == pki.device_id(files.key().public_key())

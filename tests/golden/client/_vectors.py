@@ -683,7 +683,7 @@ def invites() -> Json:
                 good,
                 replace(good, registrar_address="[::1]:7000"),
                 replace(good, registrar_ca_sha256="cd" * 32, coordinator_ca_sha256="ab" * 32),
-                replace(good, registrar_ca_sha256="04" * 32),  # a code that begins with 0
+                replace(good, registrar_ca_sha256="07" * 32),  # a code that begins with 0
             )
         ],
         "refused": [{"why": why, "url": text} for why, text in bad.items()],

@@ -11,11 +11,11 @@ from mien.protocol.invite import Invite
 INVITE = Invite("phones.example:7000", "ab" * 32, "cd" * 32, "T" * 32)
 
 
-def test_the_code_is_twelve_digits_of_a_slow_hash_over_both_fingerprints() -> None:
+def test_the_code_is_sixteen_digits_of_a_slow_hash_over_both_fingerprints() -> None:
     both = bytes.fromhex("ab" * 32 + "cd" * 32)
     drawn = scrypt(both, salt=b"mien/v1/invite-code", n=2**15, r=8, p=1, maxmem=64 << 20, dklen=16)
-    assert INVITE.code().replace(" ", "") == str(int.from_bytes(drawn, "big"))[-12:]
-    assert re.fullmatch(r"\d{4} \d{4} \d{4}", INVITE.code())
+    assert INVITE.code().replace(" ", "") == str(int.from_bytes(drawn, "big"))[-16:]
+    assert re.fullmatch(r"\d{4} \d{4} \d{4} \d{4}", INVITE.code())
 
 
 def test_the_code_is_of_the_authorities_alone_and_of_which_is_which() -> None:

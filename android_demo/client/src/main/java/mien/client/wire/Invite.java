@@ -19,9 +19,9 @@ public final class Invite {
     private static final int MAX_FIELDS = 8;
     private static final String ATTESTATION = "mien/v1/key-attestation";
     private static final String CODE_LABEL = "mien/v1/invite-code";
-    private static final BigInteger CODES = BigInteger.TEN.pow(12);
+    private static final BigInteger CODES = BigInteger.TEN.pow(16);
     private static final int CODE_BYTES = 16;
-    /** 32 MiB and some tenths of a second a try: what makes 12 digits enough. */
+    /** 32 MiB and some tenths of a second a try: what makes 16 digits enough. */
     private static final int CODE_N = 1 << 15;
 
     private static final int CODE_R = 8;
@@ -50,15 +50,16 @@ public final class Invite {
     }
 
     /**
-     * Returns the 12 digits by which people compare both fingerprints, as {@code 0123 4567 8901}: scrypt over the registrar's and
-     * then the coordinator's (64 bytes), of which 16 bytes are taken as a number modulo 10^12. Takes some tenths of a second and
+     * Returns the 16 digits by which people compare both fingerprints, as {@code 0123 4567 8901 2345}: scrypt over the registrar's
+     * and then the coordinator's (64 bytes), of which 16 bytes are taken as a number modulo 10^16. Takes some tenths of a second and
      * 32 MiB, and so does each try of somebody who looks for other authorities with the same code. Not for a main thread.
      */
     public String code() {
         byte[] both = Bytes.concat(Bytes.unhex(registrarCaSha256), Bytes.unhex(coordinatorCaSha256));
         byte[] drawn = SCrypt.generate(both, Bytes.utf8(CODE_LABEL), CODE_N, CODE_R, CODE_P, CODE_BYTES);
         String digits = new BigInteger(1, drawn).mod(CODES).add(CODES).toString(); // a 1 before it keeps the zeros
-        return digits.substring(1, 5) + " " + digits.substring(5, 9) + " " + digits.substring(9);
+        return String.join(
+                " ", digits.substring(1, 5), digits.substring(5, 9), digits.substring(9, 13), digits.substring(13));
     }
 
     /**
