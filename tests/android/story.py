@@ -6,8 +6,10 @@ import contextlib
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -25,6 +27,7 @@ from tests.integration.real_fleet import RealFleet, real_fleet
 from tests.tiny import made_up_crops, tiny_cnn
 
 TINY = tiny_cnn()
+PATIENCE_S: Final = 240.0
 
 
 @dataclasses.dataclass
@@ -77,6 +80,14 @@ def crops_file(folder: Path, name: str, crops: Crops) -> str:
     path = folder / name
     path.write_bytes(np.ascontiguousarray(crops).tobytes())
     return str(path)
+
+
+def until(holds: Callable[[], bool], what: str) -> None:
+    """Wait until something holds; fails, saying what does not, after a few minutes."""
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end, what
+        time.sleep(0.2)
 
 
 def enrolled(phone: JvmDevice, story: Story, population: str, crops: str) -> None:

@@ -9,7 +9,7 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -27,13 +27,12 @@ from mien.methods.base import Crops
 from mien.protocol.invite import Invite
 from mien.specs import Threshold
 from tests.android.jvm import JvmDevice
-from tests.android.story import TINY, Story, crops_file, signed_story
+from tests.android.story import TINY, Story, crops_file, signed_story, until
 from tests.graphs import FOLDER, tiny_onnx_runtime
 from tests.tiny import made_up_crops
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 DAY_MS: Final = 24 * 3600 * 1000
-PATIENCE_S: Final = 240.0
 POPULATION: Final = "life"
 PEOPLE: Final = {"Ada": 1, "Bo": 2, "Cy": 3}
 
@@ -111,13 +110,6 @@ def enrolled(phone: JvmDevice, story: Story, folder: Path, *, agrees: bool = Fal
         file = crops_file(folder, name, enrolled_crops(person))
         # Anyway: to a network that was never trained, people look alike.
         assert phone.do("enrol", name=name, crops=file, agrees=agrees, anyway=True) == {"person": person}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not holds():
-        assert time.monotonic() < end, what
-        time.sleep(0.2)
 
 
 def test_a_signed_release_is_verified_with_as_python_does(story: Story, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from device_sdk.models.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from tests.android.jvm import JvmDevice
-from tests.android.story import TINY, Story, crops_file, enrolled, signed_story, three_phones
+from tests.android.story import TINY, Story, crops_file, enrolled, signed_story, three_phones, until
 from tests.tiny import made_up_crops
 
 pytestmark = pytest.mark.slow
@@ -146,3 +146,76 @@ def test_a_phone_that_is_stopped_goes_on_when_it_may_and_counts_once_at_most(
             assert (again["kind"], again["num_reports"]) == ("COUNTED", 4)
         assert counted(story, task_id) == [3 if at == "training" else 4]
         assert phone.do("participate", min_cohort=3, max_sums_per_model=99, unmet=[])["kind"] == "WAIT"
+
+
+@pytest.mark.parametrize("at", ["keys", "shares", "upload", "uploaded", "consistency"])
+def test_keys_out_of_reach_in_the_midst_of_a_sum_keep_its_keys_and_it_goes_on(
+    story: Story, others: list[JvmDevice], tmp_path: Path, at: str
+) -> None:
+    """A phone that is locked, say: nothing is lost for it, nor for those who share keys with it."""
+    crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=52))
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+        enrolled(phone, story, POPULATION, crops)
+        task_id = round_for_four(story, f"locked-{at}")
+        told = [pool.submit(take_part, other) for other in others]
+        outcome = ended(phone, at, {"do": "lock", "away": True})
+        assert outcome["error"] == "key_store", outcome
+        assert phone.refused("participate", min_cohort=3, max_sums_per_model=99, unmet=[])[0] == "key_store"
+        phone.do("lock", away=False)
+        assert phone.do("status")["pending"] == "round 1"
+        again = take_part(phone)
+        assert (again["words"][0], again["kind"], again["num_reports"]) == ("resumed", "COUNTED", 4), again
+        assert {each.result()["kind"] for each in told} == {"COUNTED"}
+        assert counted(story, task_id) == [4]
+
+
+def test_a_coordinator_out_of_reach_in_the_midst_of_a_sum_finds_its_keys_kept(
+    story: Story, others: list[JvmDevice], tmp_path: Path
+) -> None:
+    """It is gone for longer than the phone asks again, and back before the stage ends."""
+    crops, go = crops_file(tmp_path, "crops", made_up_crops(4, seed=54)), tmp_path / "go"
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others) + 1) as pool:
+        enrolled(phone, story, POPULATION, crops)
+        phone.do("clock", ahead_ms=0, hurried=True)
+        task_id = round_for_four(story, "away")
+        told = [pool.submit(take_part, other) for other in others]
+        ending = pool.submit(ended, phone, "keys", {"do": "hold", "until": str(go)})
+        until(lambda: any((phone.home / "sums").glob("begun-*")), "the phone began no sum")
+        story.fleet.coordinator.kill()
+        go.touch()
+        assert ending.result()["error"] == "unreachable"
+        story.fleet.coordinator.start()
+        phone.do("clock", ahead_ms=0)
+        again = take_part(phone)
+        assert (again["words"][0], again["kind"], again["num_reports"]) == ("resumed", "COUNTED", 4), again
+        assert {each.result()["kind"] for each in told} == {"COUNTED"}
+        assert counted(story, task_id) == [4]
+
+
+def ended(phone: JvmDevice, at: str, then: Command) -> dict[str, Any]:
+    """Have a phone take part, and something happen at one word of progress; returns how that ended, or its error."""
+    told = {"min_cohort": 3, "max_sums_per_model": 99, "unmet": [], "at": at, "then": [then]}
+    while (outcome := phone.answer("participate", **told)).get("kind") == "WAIT":
+        pass
+    return outcome
+
+
+def test_an_app_that_fails_after_a_round_takes_it_out_of_no_journal(
+    story: Story, others: list[JvmDevice], tmp_path: Path
+) -> None:
+    """The round is settled: what an app does when the next model is left to another time does not undo that."""
+    crops = crops_file(tmp_path, "crops", made_up_crops(4, seed=53))
+    with JvmDevice(tmp_path / "home") as phone, ThreadPoolExecutor(len(others)) as pool:
+        enrolled(phone, story, POPULATION, crops)
+        task_id = round_for_four(story, "failing-app")
+        told = [pool.submit(take_part, other) for other in others]
+        story.tamper("UPDATE releases SET model_id = ?", "0" * 64)
+        try:
+            outcome = take_part(phone, at="update_postponed", then=[{"do": "fail"}])
+        finally:
+            story.tamper("UPDATE releases SET model_id = ?", MODEL.model_id)
+        assert outcome["kind"] == "COUNTED", outcome
+        assert outcome["words"][-1] == "update_postponed"
+        assert [entry["kind"] for entry in phone.do("status")["journal"]][:2] == ["COUNTED", "FAILED"]
+        assert {each.result()["kind"] for each in told} == {"COUNTED"}
+        assert counted(story, task_id) == [4]

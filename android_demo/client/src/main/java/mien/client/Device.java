@@ -186,6 +186,7 @@ public final class Device implements AutoCloseable {
     /** Gives the home to others; this device is not used afterwards. */
     @Override
     public void close() {
+        attempts.letGo();
         releaseEngine();
         lock.close();
     }
@@ -206,15 +207,20 @@ public final class Device implements AutoCloseable {
      * log of sums stay. Throws NOT_ATTESTED where the fleet wants more of the key than the phone's hardware attests.
      */
     public Identity join(String url) {
+        return Edge.run(() -> join(Invite.parse(url)));
+    }
+
+    /** Joins by an invite whose code was compared; as {@link #join(String)}. */
+    public Identity join(Invite invite) {
         return Edge.run(
                 () -> {
                     // What the coordinator knows, and what was trained for it, is of the device that this one was.
                     Runnable beforeOther =
                             () -> {
                                 stayingOut.told(false);
-                                Participant.forgetUnsettled(rounds);
+                                Participant.forgetUnsettled(rounds, attempts);
                             };
-                    return joining.join(Invite.parse(url), beforeOther);
+                    return joining.join(invite, beforeOther);
                 });
     }
 
@@ -334,7 +340,7 @@ public final class Device implements AutoCloseable {
             try {
                 gallery.setConsent(person, false, clock.unixMs());
             } finally {
-                Participant.forgetOf(person, rounds);
+                Participant.forgetOf(person, rounds, attempts);
             }
         }
     }
@@ -343,7 +349,7 @@ public final class Device implements AutoCloseable {
     public void remove(int person) {
         stayingOut.before(person);
         gallery.remove(person);
-        Participant.forgetOf(person, rounds);
+        Participant.forgetOf(person, rounds, attempts);
     }
 
     /**
@@ -354,6 +360,7 @@ public final class Device implements AutoCloseable {
         stayingOut.beforeWipe();
         gallery.wipe();
         rounds.wipe();
+        attempts.letGo();
         journal.wipe();
         synchronized (this) {
             recogniser = null;
@@ -598,21 +605,34 @@ public final class Device implements AutoCloseable {
         try (CoordinatorClient client = connect()) {
             client.askBeforePieces(() -> Leaving.unlessMet(conditions));
             Outcome outcome = participant(client, agreement, conditions, listener).step();
-            if (outcome.round != null && conditions.unmet().isEmpty()) {
-                updateAfter(client, listener);
+            if (outcome.round != null) {
+                updateAfter(client, conditions, listener);
             }
             return outcome;
         }
     }
 
-    private void updateAfter(CoordinatorClient client, Listener listener) {
+    private void updateAfter(CoordinatorClient client, Conditions conditions, Listener listener) {
         try {
-            update(client, () -> listener.on(Event.UNCOSIGNED));
+            Edge.run(() -> conditions.unmet().isEmpty() && update(client, () -> listener.on(Event.UNCOSIGNED)));
         } catch (MienException error) {
             if (error.code() == ErrorCode.TRANSPARENCY) {
                 journal.note(error, clock.unixMs());
             }
-            listener.on(Event.UPDATE_POSTPONED); // the round is settled; the model that is here stays in use
+            tellPostponed(listener);
+        }
+    }
+
+    /** Tells that the model that is here stays in use; an app that fails at it does not undo the round, which is settled. */
+    private void tellPostponed(Listener listener) {
+        try {
+            Edge.run(
+                    () -> {
+                        listener.on(Event.UPDATE_POSTPONED);
+                        return null;
+                    });
+        } catch (MienException error) {
+            journal.note(error, clock.unixMs());
         }
     }
 

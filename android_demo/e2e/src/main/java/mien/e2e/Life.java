@@ -17,6 +17,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
+import javax.crypto.SecretKey;
+import javax.crypto.spec.SecretKeySpec;
 import mien.client.Clock;
 import mien.client.Device;
 import mien.client.Logs;
@@ -36,6 +38,7 @@ import mien.client.rounds.Outcome;
 import mien.client.secagg.Profile;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
+import mien.client.store.KeyProvider;
 import mien.client.store.Vault;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.Disclosure;
@@ -52,7 +55,8 @@ import mien.client.wire.Json;
  * {"do": "join", "invite": URL}   {"do": "enrol", "name": "Ada", "crops": FILE, "agrees": true}   {"do": "status"}
  * </pre>
  *
- * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock. {@code participate}
+ * An error is answered as {@code {"error": CODE, "text": ...}}. {@code clock} sets this phone's clock, {@code lock} puts its
+ * keys out of reach, or back. {@code participate}
  * takes commands for the midst of a round: {@code {"at": "training", "then": [{"do": "remove", "person": 1}]}}.
  * {@code attest} shows the key that an invite is joined with, and takes the chain that the registrar is shown.
  */
@@ -120,13 +124,43 @@ public final class Life {
         }
     }
 
+    /** Keys in files that can be locked away: a cipher refuses them for their length, as those of a locked key store. */
+    private static final class Locked implements KeyProvider {
+        private final KeyProvider files;
+        private volatile boolean isLocked;
+
+        Locked(KeyProvider files) {
+            this.files = files;
+        }
+
+        @Override
+        public SecretKey find(String name) {
+            return handle(files.find(name));
+        }
+
+        @Override
+        public SecretKey make(String name) {
+            return handle(files.make(name));
+        }
+
+        private SecretKey handle(SecretKey key) {
+            return key == null || !isLocked ? key : new SecretKeySpec(new byte[5], "AES");
+        }
+
+        @Override
+        public void destroy(String name) {
+            files.destroy(name);
+        }
+    }
+
     private final Settable clock = new Settable();
+    private final Locked keys;
     private final Attested identityKeys;
     private final Device device;
     private Participation round;
 
     private Life(Folder home) {
-        FileKeyProvider keys = new FileKeyProvider(home.folder("keys"));
+        keys = new Locked(new FileKeyProvider(home.folder("keys")));
         identityKeys = new Attested(new FileIdentityKeys(new Vault(home.folder("key"), keys, "identity")));
         device = Device.at(home.path("")).keys(keys).identityKeys(identityKeys).clock(clock).open();
     }
@@ -168,6 +202,9 @@ public final class Life {
                 return facts("told", device.tellParticipation());
             case "leave":
                 return facts("told", device.leave());
+            case "lock":
+                keys.isLocked = told.flag("away");
+                return facts();
             case "log":
                 Logs.of(device).beginAnew();
                 return facts();

@@ -127,12 +127,12 @@ public final class JoinActivity extends Screen {
     }
 
     private void join() {
-        String url = text();
+        Invite shown = compared;
         Phone phone = phone();
         setJoining(true);
         say(getString(R.string.join_working));
         keepOn(
-                () -> phone.device().join(url),
+                () -> phone.device().join(shown),
                 (screen, identity) -> ((JoinActivity) screen).joined(identity),
                 (screen, error) -> ((JoinActivity) screen).failed(error));
     }

@@ -83,6 +83,19 @@ public class JoinTest extends ScreenRunner {
     }
 
     @Test
+    public void whatWasComparedIsJoinedWhateverTheFieldSays() throws IOException, GeneralSecurityException {
+        try (Registrar registrar = new Registrar()) {
+            Activity screen = opened();
+            typed(screen, registrar.invite('A'));
+            await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
+            screen.<EditText>findViewById(R.id.invite).setText("mien://join?r=localhost:9" + PINS);
+            screen.findViewById(R.id.join).performClick();
+            await("it has joined", () -> isShown(screen, R.id.joined));
+            assertTrue(device().hasJoined());
+        }
+    }
+
+    @Test
     @Config(qualifiers = GERMAN)
     public void aScannedInviteIsTakenAsOneThatWasPasted() throws IOException {
         Activity screen = opened();

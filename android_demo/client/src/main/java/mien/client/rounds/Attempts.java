@@ -11,10 +11,12 @@ import mien.client.secagg.AttemptLog;
 import mien.client.secagg.RoundConfig;
 import mien.client.store.Vault;
 import mien.client.wire.Bytes;
+import mien.client.wire.RoundRef;
 
 /**
  * What a device remembers of private sums, on stable storage before it acts: which attempt of each task it began last,
- * how far that went, and every sum that it is or may be in. Removing people does not undo what left the device.
+ * how far that went, and every sum that it is or may be in. Removing people does not undo what left the device. In memory
+ * alone it holds the keys of an attempt in whose midst the network or a key store went out of reach.
  */
 public final class Attempts {
     private static final String BEGUN = "begun-";
@@ -24,6 +26,7 @@ public final class Attempts {
     private static final byte AT_UNMASKED = 2;
 
     private final Vault vault;
+    private MaskedPart held;
 
     /** Keeps the log of sums in a vault of its own. */
     public Attempts(Vault vault) {
@@ -72,6 +75,29 @@ public final class Attempts {
                 return OwnSum.of(config, pictures, clock.unixMs() / 1000, population);
             }
         };
+    }
+
+    /** Holds the keys of an attempt for the next call, in place of those of another one. */
+    synchronized void hold(MaskedPart part) {
+        letGo();
+        held = part;
+    }
+
+    /** Hands over the keys that are held of an attempt; null where there are none. */
+    synchronized MaskedPart takeHeld(RoundRef ref) {
+        MaskedPart found = held != null && held.isOf(ref) ? held : null;
+        if (found != null) {
+            held = null;
+        }
+        return found;
+    }
+
+    /** Destroys the keys that are held, with what was to be sent under them. */
+    public synchronized void letGo() {
+        if (held != null) {
+            held.forget();
+        }
+        held = null;
     }
 
     /** Returns whether an attempt, or a later one of its task, was begun: after a restart its keys are gone. */

@@ -32,7 +32,8 @@ import mien.v1.RoundsOuterClass.Stage;
  * One device in one attempt, from message 0 on; call {@link #forget} at its end, whichever that is.
  *
  * <p>Each stage is answered once; told the same again, it answers with the same bytes, and told something else it
- * leaves. Keys live in memory only: a device that is stopped after it began has left the attempt.
+ * leaves. Keys live in memory only: a device whose program ends after it began has left the attempt. A key store out of reach
+ * leaves it as it was.
  */
 final class MaskedPart {
     /** How long after the end of all stages a device still answers: clocks are not in step. */
@@ -124,6 +125,16 @@ final class MaskedPart {
         }
     }
 
+    /** Returns whether this is of an attempt. */
+    boolean isOf(RoundRef attempt) {
+        return ref.message().equals(attempt.message());
+    }
+
+    /** Returns whether others wait for what only the keys here can say: from the first of them until the last message went out. */
+    boolean isUnderWay() {
+        return round != null && !round.isLeft() && !hasHelped;
+    }
+
     /** Has this remember that the last message went out, by which others uncover the sum. */
     void helped() {
         hasHelped = true;
@@ -155,16 +166,19 @@ final class MaskedPart {
                         ErrorCode.LATE, "the round's deadlines have passed; nothing is lost, check in again");
             }
             byte[] digest = Bytes.sha256(told);
-            if (!answers.containsKey(stage)) {
-                answers.put(stage, step(stage, told));
-                heard.put(stage, digest);
-            }
-            if (!Arrays.equals(heard.get(stage), digest)) {
+            byte[] before = heard.putIfAbsent(stage, digest);
+            if (before != null && !Arrays.equals(before, digest)) {
                 throw new MienException(
                         ErrorCode.VIOLATION, "the coordinator told this phone two stories at one stage; leave this round");
             }
+            if (!answers.containsKey(stage)) {
+                answers.put(stage, step(stage, told));
+            }
             done = true;
             return answers.get(stage);
+        } catch (MienException error) {
+            done = error.code().isOutOfReach(); // asked again it goes on from here
+            throw error;
         } finally {
             if (!done) {
                 forget();
@@ -173,7 +187,7 @@ final class MaskedPart {
     }
 
     private Answer step(Stage stage, byte[] told) {
-        if (round == null) {
+        if (round == null || stage == Stage.KEYS) {
             return new Answer(advertise(stage, told), null);
         }
         switch (stage) {
@@ -222,22 +236,27 @@ final class MaskedPart {
             throw new MienException(
                     ErrorCode.VIOLATION, "the coordinator began a private sum without its terms; leave this round");
         }
+        if (round == null) {
+            round = begun(told);
+            endsMs = clock.monotonicMs() + 1000 * round.config.totalSeconds + GRACE_MS;
+        }
+        return round.advertise();
+    }
+
+    private DeviceRound begun(byte[] told) {
         RoundConfig terms = RoundConfig.ofInvite(told);
         task.dp.checkTerms(terms);
         if (!terms.numbers.isSame(task.numbers(layout, terms.numbers.l2Clip))) {
             throw new MienException(
                     ErrorCode.VIOLATION, "the round clips or rounds updates otherwise than its task says; leave it");
         }
-        round =
-                new DeviceRound(
-                        told,
-                        identity.forSums(),
-                        expected(ref, task, modelId, statement, layout),
-                        policy(),
-                        new LeafVerifier(identity.registrarCa, identity.population, clock, isRevoked),
-                        log,
-                        random);
-        endsMs = clock.monotonicMs() + 1000 * round.config.totalSeconds + GRACE_MS;
-        return round.advertise();
+        return new DeviceRound(
+                told,
+                identity.forSums(),
+                expected(ref, task, modelId, statement, layout),
+                policy(),
+                new LeafVerifier(identity.registrarCa, identity.population, clock, isRevoked),
+                log,
+                random);
     }
 }

@@ -49,7 +49,9 @@ import mien.v1.RoundsOuterClass.StageEvent;
  * A device that takes part in rounds, each step of which may be repeated after a crash.
  *
  * <p>What was trained is kept sealed before the device reports it; a restart sends those very bytes, but only until the
- * device has begun to speak of keys: those live in memory, so a device that was stopped after that leaves the attempt.
+ * device has begun to speak of keys: those live in memory, so a device that was stopped after that leaves the attempt. Where
+ * the network or a key store went out of reach {@link Attempts} holds them, and the next call goes on with them while the
+ * program runs.
  */
 public final class Participant {
     /** After this a phone asks again, whose pictures are in enough sums over the model that it was asked to train. */
@@ -111,15 +113,16 @@ public final class Participant {
     }
 
     /** Destroys an update that has not been settled, and that this device cannot send any more. */
-    public static void forgetUnsettled(Vault rounds) {
+    public static void forgetUnsettled(Vault rounds, Attempts attempts) {
+        attempts.letGo();
         Pending.forget(rounds);
     }
 
     /** Destroys an update that was made of somebody's pictures and has not been settled. */
-    public static void forgetOf(int person, Vault rounds) {
+    public static void forgetOf(int person, Vault rounds, Attempts attempts) {
         Pending pending = Pending.load(rounds);
         if (pending != null && pending.agreed.containsKey(person)) {
-            Pending.forget(rounds);
+            forgetUnsettled(rounds, attempts);
         }
     }
 
@@ -148,6 +151,7 @@ public final class Participant {
             listener.on(Event.RESUMED);
             return finish(pending);
         }
+        attempts.letGo(); // of what is not pending any more
         // 3. Is there work?
         List<Gallery.Person> people = whoTrains();
         CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size(), agreement));
@@ -454,6 +458,10 @@ public final class Participant {
     private Outcome finish(Pending pending) {
         try {
             boolean counts = client.uploadAccepted(pending.ref);
+            MaskedPart held = attempts.takeHeld(pending.ref);
+            if (held != null) {
+                return follow(pending, held, counts);
+            }
             MienException gone =
                     new MienException(
                             ErrorCode.LATE, "this phone was stopped in the middle of the private sum, its keys are gone");
@@ -474,7 +482,16 @@ public final class Participant {
                 client.reportTrained(pending.ref);
                 listener.on(Event.REPORTED);
             }
-            return follow(pending, counts);
+            MaskedPart part = null; // a contribution that counts leaves nothing to say
+            try {
+                part = counts ? null : part(pending);
+            } catch (MienException error) {
+                if (isKept(error)) {
+                    throw error;
+                }
+                return refuse(pending.ref, error);
+            }
+            return follow(pending, part, counts);
         } catch (MienException error) {
             if (error.code().isRoundOver()) {
                 return uncounted(pending.ref, error.code().code(), error.getMessage());
@@ -513,43 +530,44 @@ public final class Participant {
         }
     }
 
-    private Outcome follow(Pending pending, boolean countedBefore) {
+    /** Returns what speaks for this device in a round that it trained for, and has said nothing yet. */
+    private MaskedPart part(Pending pending) {
         TaskSpec task = new TaskSpec(pending.taskJson);
         Model model = models.load(pending.modelId);
         ContributionLayout layout = Methods.layout(task, model, part(task, model));
         AttemptLog sums =
                 attempts.under(new Budget(task, agreement), client.identity.population, pending.pictures, clock);
-        Predicate<BigInteger> isRevoked;
-        try {
-            // A contribution that counts already leaves nothing to say, and so nobody to say it to.
-            isRevoked = countedBefore ? serial -> false : revoked();
-        } catch (MienException error) {
-            if (isKept(error)) {
-                throw error;
-            }
-            return refuse(pending.ref, error);
-        }
-        MaskedPart part =
-                new MaskedPart(
-                        client.identity, agreement, sums, isRevoked, clock, random, task, pending.ref, model.modelId,
-                        pending.statement, layout, pending.contribution);
+        return new MaskedPart(
+                client.identity, agreement, sums, revoked(), clock, random, task, pending.ref, model.modelId,
+                pending.statement, layout, pending.contribution);
+    }
+
+    /** Follows a round to its end; without a {@code part}, whose keys are gone, it only hears how that is. */
+    private Outcome follow(Pending pending, MaskedPart part, boolean countedBefore) {
         boolean[] counts = {countedBefore};
         Outcome[] ended = new Outcome[1];
+        boolean isHeld = false;
         try {
             client.follow(
                     pending.ref,
                     event -> {
-                        ended[0] = on(pending, part, event, counts, countedBefore);
+                        ended[0] = on(pending, part, event, counts);
                         return ended[0] != null;
                     });
         } catch (MienException error) {
-            if (error.code() == ErrorCode.CANCELLED && !countedBefore) {
+            if (error.code() == ErrorCode.CANCELLED && part != null) {
                 List<String> unmet = conditions.unmet();
                 return stopped(pending, part, counts[0], unmet.isEmpty() ? INTERRUPTED : unmet);
             }
+            if (isKept(error) && part != null && part.isUnderWay()) {
+                attempts.hold(part);
+                isHeld = true;
+            }
             throw error;
         } finally {
-            part.forget();
+            if (part != null && !isHeld) {
+                part.forget();
+            }
         }
         if (ended[0] != null) {
             return ended[0];
@@ -571,15 +589,15 @@ public final class Participant {
     }
 
     /** Says what a stage asks for; returns how the round ended for this device, null while it goes on. */
-    private Outcome on(Pending pending, MaskedPart part, StageEvent event, boolean[] counts, boolean countedBefore) {
+    private Outcome on(Pending pending, MaskedPart part, StageEvent event, boolean[] counts) {
         Stage stage = event.getStage();
         if (stage == Stage.ABORTED) {
             return uncounted(pending.ref, "aborted", Texts.cut(event.getReason()));
         }
         if (stage == Stage.CLOSED) {
-            return counts[0] ? settle(pending, event, part.peers()) : null;
+            return counts[0] ? settle(pending, event, part == null ? "" : part.peers()) : null;
         }
-        if (countedBefore) {
+        if (part == null) {
             return null; // the keys that could say more are gone
         }
         MienException withdrawn = counts[0] ? null : withdrawn(pending);
@@ -673,19 +691,19 @@ public final class Participant {
                 gallery.putState(pending.ref.taskId, state);
             }
         }
-        Pending.forget(rounds);
+        forgetUnsettled(rounds, attempts);
         return Outcome.counted(pending.ref, Texts.cut(event.getModelId()), event.getNumReports(), peers);
     }
 
     private Outcome uncounted(RoundRef ref, String code, String reason) {
-        Pending.forget(rounds);
+        forgetUnsettled(rounds, attempts);
         return Outcome.of(Outcome.Kind.NOT_COUNTED, ref, code, reason);
     }
 
     /** Leaves a round for an error of this device's own. */
     private Outcome refuse(RoundRef ref, MienException error) {
         tellLeft(ref, error.code());
-        Pending.forget(rounds);
+        forgetUnsettled(rounds, attempts);
         Outcome.Kind kind = error.code().isRoundOver() ? Outcome.Kind.NOT_COUNTED : Outcome.Kind.FAILED;
         return Outcome.of(kind, ref, error.code().code(), error.getMessage());
     }

@@ -90,6 +90,11 @@ public final class DeviceRound {
         }
     }
 
+    /** Returns whether this attempt was left, or its secrets were destroyed. */
+    public boolean isLeft() {
+        return state == State.LEFT;
+    }
+
     /** Returns how many neighbours count towards the owner's floor; null before a roster. */
     public PeerCount peers() {
         return peers;
@@ -186,7 +191,10 @@ public final class DeviceRound {
                 });
     }
 
-    /** Takes a step from the state where it belongs; if it throws, the attempt is left. */
+    /**
+     * Takes a step from the state where it belongs; if it throws, the attempt is left. Where a key store is out of reach
+     * nothing was said: the step may be taken again, unless its sum is noted already.
+     */
     private <T> T step(State from, State to, Step<T> step) {
         if (state == State.DONE) {
             throw new MienException(
@@ -204,6 +212,9 @@ public final class DeviceRound {
             state = to;
             done = true;
             return answer;
+        } catch (MienException error) {
+            done = error.code().isOutOfReach();
+            throw error;
         } finally {
             if (!done) {
                 forget();
