@@ -149,3 +149,13 @@ def test_what_is_unsaid_is_found() -> None:
         "public A(int d) {",
         "public static <T> T e(",
     ]
+
+
+def test_the_readme_counts_the_clients_tests() -> None:
+    """How many pass on ARM64: all that there are."""
+    demo = CLIENT.parents[5]
+    tests = sum(
+        len(re.findall(r"^\s*@Test\b", path.read_text(encoding="utf-8"), re.MULTILINE))
+        for path in (demo / "client" / "src" / "test").rglob("*.java")
+    )
+    assert f"All {tests} tests pass" in (demo / "README.md").read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 package mien.app.join;
 
-/** A fingerprint as people compare it: groups of four, so that the eye keeps its place. */
+/** A fingerprint, or its code, as people compare it: groups of four, so that the eye keeps its place. */
 public final class Fingerprint {
     private static final int GROUP = 4;
     private static final int GROUPS_A_LINE = 4;
@@ -17,5 +17,11 @@ public final class Fingerprint {
             text.append(hex, at, Math.min(at + GROUP, hex.length()));
         }
         return text.toString();
+    }
+
+    /** Returns a code of four groups in two lines of one length, wherever a narrow screen would break it. */
+    static String inTwoLines(String code) {
+        int middle = code.indexOf(' ', code.length() / 2);
+        return code.substring(0, middle) + '\n' + code.substring(middle + 1);
     }
 }

@@ -108,7 +108,7 @@ public final class JoinActivity extends Screen {
     /** Nobody joins before there is something to compare; a code that comes late is not shown for another invite. */
     private void compare(Invite read, String code) {
         if (read == compared) {
-            setText(R.id.code, code);
+            setText(R.id.code, Fingerprint.inTwoLines(code));
             findViewById(R.id.join).setEnabled(!isUnderWay());
         }
     }

@@ -60,7 +60,8 @@ public class JoinTest extends ScreenRunner {
         assertFalse(isShown(screen, R.id.message));
         assertEquals("registrar.example:7440", text(screen, R.id.address));
         await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
-        assertEquals(Invite.parse(INVITE).code(), text(screen, R.id.code));
+        assertEquals(Invite.parse(INVITE).code(), text(screen, R.id.code).replace('\n', ' '));
+        assertEquals("halves of one length", 9, text(screen, R.id.code).indexOf('\n'));
         assertFalse("whoever wants more asks for it", isShown(screen, R.id.fingerprints));
         assertTrue(isShown(screen, R.id.uncompared));
         assertTrue(isShown(screen, R.id.join));
@@ -79,7 +80,8 @@ public class JoinTest extends ScreenRunner {
         typed(screen, INVITE);
         typed(screen, INVITE.replace("rf=00", "rf=ff"));
         await("there is a code to compare", screen.findViewById(R.id.join)::isEnabled);
-        assertEquals(Invite.parse(INVITE.replace("rf=00", "rf=ff")).code(), text(screen, R.id.code));
+        String other = Invite.parse(INVITE.replace("rf=00", "rf=ff")).code();
+        assertEquals(Fingerprint.inTwoLines(other), text(screen, R.id.code));
     }
 
     @Test
