@@ -37,9 +37,9 @@ class RealFaces:
 
 SETS: Final = MappingProxyType(
     {
-        "celeba": RealFaces("celeba112", 10, 4),
+        "celeba": RealFaces("celeba112", 30, 4),
         "bollywood": RealFaces("bollywood112", 30, 4),
-        "lfw": RealFaces("lfw/images", 10, 10),
+        "lfw": RealFaces("lfw/images", 30, 4),
     }
 )
 """Sets by the domain that they are; for research, non-commercial use."""

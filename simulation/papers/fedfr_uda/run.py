@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,8 @@ STAGES_2_AND_3: Final = (
     "local_steps",
     "max_levels",
     "distance",
+    "radius",
+    "level",
     "domain_constraint",
     "constraint_steps",
 )
@@ -142,12 +145,7 @@ def federated(scene: Scene, system: str) -> tuple[Vector, dict[str, Any]]:
     """Return the model after stages 2 and 3, with the clustering's scores and the target's accuracy round by round."""
     settings = scene.settings
     clients = _clients(scene)
-    clusterer, parameter = chosen_clusterer(scene, system if system in CLUSTERINGS else "c_finch")
-    labels = (
-        {name: faces.labels for name, faces in clients.items()}
-        if system == "true_labels"
-        else {name: clusterer(_embed(scene, faces), faces.num_identities) for name, faces in clients.items()}
-    )
+    labels, found = _labelled(scene, clients, system)
     crops = {name: faces.crops for name, faces in clients.items()}
     has_source = system != "no_source"
     if has_source:
@@ -168,12 +166,22 @@ def federated(scene: Scene, system: str) -> tuple[Vector, dict[str, Any]]:
     cohort = Cohort(crops, private, labels={"source": scene.source.labels} if has_source else {})
     bench = scene.bench
     run = run_task(task, bench.part, bench.dim, scene.pretrained, cohort, bench.runtime, after_round=note)
+    return run.state.theta, {**found, "curve": curve}
+
+
+def _labelled(scene: Scene, clients: Mapping[str, Faces], system: str) -> tuple[dict[str, Partition], dict[str, Any]]:
+    """Return each target client's labels in a system, and the clustering's scores, as means over clients."""
+    clusterer, parameter = chosen_clusterer(scene, system if system in CLUSTERINGS else "c_finch")
+    labels = (
+        {name: faces.labels for name, faces in clients.items()}
+        if system == "true_labels"
+        else {name: clusterer(_embed(scene, faces), faces.num_identities) for name, faces in clients.items()}
+    )
     scores = [_scores(faces.labels, labels[name]) for name, faces in clients.items()]
-    return run.state.theta, {
+    return labels, {
         **{name: float(np.mean([each[name] for each in scores])) for name in scores[0]},
         "clusters": float(sum(each["clusters"] for each in scores)),
         "parameter": parameter,
-        "curve": curve,
     }
 
 
@@ -208,12 +216,16 @@ def _clients(scene: Scene) -> dict[str, Faces]:
 
 
 def fine_tuned(scene: Scene) -> tuple[Vector, dict[str, Any]]:
-    """Return the model after training on the target's clusters in one place, with the clustering's scores."""
-    one = replace(scene, settings={**scene.settings, "clients": 1})
-    clusterer, parameter = chosen_clusterer(one, "c_finch")
-    labels = clusterer(_embed(scene, scene.target), scene.target.num_identities)
-    theta = scene.trainer.supervised(scene.pretrained, Faces(scene.target.crops, labels))
-    return theta, {**_scores(scene.target.labels, labels), "parameter": parameter}
+    """Return the model after training in one place on the clusters that clients find, with the clustering's scores.
+
+    Federated rounds have the same clusters, as in the paper's Table 5, where each system adds one part to the last.
+    """
+    clients = _clients(scene)
+    labels, found = _labelled(scene, clients, "c_finch")
+    starts = itertools.accumulate((int(each.max()) + 1 for each in labels.values()), initial=0)
+    together = np.concatenate([each + start for each, start in zip(labels.values(), starts, strict=False)])
+    crops = np.concatenate([faces.crops for faces in clients.values()])
+    return scene.trainer.supervised(scene.pretrained, Faces(crops, together)), found
 
 
 def _for_both(scene: Scene) -> Trainer:
@@ -251,8 +263,9 @@ CLUSTERINGS: Final = ("c_finch", "dbscan", "finch", "kmeans", "kmeans_found")
 def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
     """Return a clustering with the parameter that is best on validation people, and that parameter.
 
-    Best is the highest F-score, on average over groups of as many people as a client holds. A setting may name the
-    `distance` of C-FINCH instead, and its levels. `kmeans_found` is told the number that C-FINCH finds.
+    Best is the highest F-score, on average over groups of as many people as a client holds. Settings may name them
+    instead: C-FINCH's `distance` (0.0: none is named) and levels, DBSCAN's `radius`, FINCH's `level`. `kmeans_found` is
+    told the number that C-FINCH finds.
     """
     if name == "kmeans":
         return functools.partial(_kmeans, seed=scene.seed), 0.0
@@ -260,13 +273,17 @@ def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
         found, parameter = chosen_clusterer(scene, "c_finch")
         return lambda emb, num: _kmeans(emb, int(found(emb, num).max()) + 1, seed=scene.seed), parameter
     settings = scene.settings
-    distances = (settings["distance"],) if "distance" in settings else GRID
     made: dict[str, tuple[Callable[[Embeddings, float], Partition], tuple[float, ...]]] = {
-        "c_finch": (functools.partial(c_finch, max_levels=settings.get("max_levels", 0)), distances),
-        "dbscan": (_dbscan, GRID),
-        "finch": (_finch, (0.0, 1.0, 2.0, 3.0)),
+        "c_finch": (
+            functools.partial(c_finch, max_levels=settings.get("max_levels", 0)),
+            (settings["distance"],) if settings.get("distance") else GRID,
+        ),
+        "dbscan": (_dbscan, (settings["radius"],) if "radius" in settings else GRID),
+        "finch": (_finch, (settings["level"],) if "level" in settings else (0.0, 1.0, 2.0, 3.0)),
     }
     function, grid = made[name]
+    if len(grid) == 1:
+        return lambda emb, _num_people: function(emb, grid[0]), grid[0]
     groups = _validation_groups(scene)
     scores = [
         np.mean([pairwise_scores(truth, function(emb, value)).f_score for emb, truth in groups]) for value in grid

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from simulation.papers.fedfr import measure, study
+from simulation.papers.fedfr.figures import template_figures
 from simulation.papers.fedfr.split import Split
 from simulation.runs.experiment import Job
 
@@ -54,10 +55,30 @@ def test_a_client_with_fewer_identities_has_the_first_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["fedfr", "fedface_1"])
 def test_one_row_of_each_kind_gives_its_figures(name: str) -> None:
     figures = measure(Job(name, 0, ROWS[name].settings))
-    for metric in ("generic_eer", "personal_tar_1e-1", "personal_pr_1e-1", "personal_rank1"):
+    for metric in ("generic_eer", "template_eer", "personal_tar_1e-1", "personal_pr_1e-1", "personal_rank1"):
         assert 0 <= figures[metric] <= 1
     json.dumps(dict(figures), allow_nan=False)
     assert (figures["images"] > 0) == (name == "fedfr")
+
+
+def test_templates_are_means_of_three_pictures_and_half_of_all_people_are_enrolled() -> None:
+    """Three people of seven pictures: two templates each, the seventh picture in none; the last one is no mate's."""
+    directions = np.repeat(np.eye(3), 7, axis=0)
+    labels = np.repeat(np.arange(3), 7)
+    noise = np.random.default_rng(0).normal(0, 0.05, directions.shape)
+    noise[6] = [-9, 9, 0]  # no template's
+    found = template_figures((directions + noise).astype(np.float32), labels)
+    assert (found["template_mated"], found["template_non_mated"]) == (3, 12)
+    assert found["template_eer"] == 0
+    assert found["template_tar_1e-1"] == 1
+    assert "template_tar_1e-2" not in found  # twelve comparisons do not tell
+    assert "template_tpir_1e-1" not in found  # two probes of nobody enrolled do not either
+    many = np.repeat(np.eye(40), 6, axis=0).astype(np.float32)
+    far = template_figures(many, np.repeat(np.arange(40), 6))
+    assert far["template_tpir_1e-1"] == 1
+    mixed = many.copy()
+    mixed[3:6] = many[-1]  # the first one's second template looks like somebody who is not enrolled
+    assert template_figures(mixed, np.repeat(np.arange(40), 6))["template_tpir_1e-1"] == 19 / 20
 
 
 def test_tuning_looks_at_no_test() -> None:

@@ -13,6 +13,7 @@ from simulation.papers import fedfr_uda_real
 from simulation.papers.fedfr_uda import measure, study
 from simulation.papers.fedfr_uda.faces import data_of, divide, open_domains, prepared
 from simulation.papers.fedfr_uda.run import (
+    GRID,
     MIN_SAMPLES,
     STAGES_2_AND_3,
     _dbscan,
@@ -84,21 +85,31 @@ def test_rows_of_real_faces_change_what_they_say_and_start_alike() -> None:
     found = fedfr_uda_real.study(quick=False, faces=None)
     rows = {row.name: row.settings for row in found.rows}
     assert found.name == "fedfr_uda_real"
-    assert {name.split("_")[0] for name in rows} == {"bollywood", "lfw", "dark", "masks"}
+    assert {name.split("_")[0] for name in rows} == {"few", "bollywood", "lfw", "dark", "masks"}
     assert rows["bollywood_fl"]["max_levels"] == 2
     assert rows["bollywood_exhausted"]["max_levels"] == 0
     assert rows["lfw_printed_d"]["distance"] == 1.2
-    assert rows["masks_dcl"]["constraint_steps"] == 1500
+    assert rows["masks_dcl"]["constraint_steps"] == 15000
+    # What DCL holds goes by rate, lambda and steps together; the paper's 1,500 steps are at a rate of 0.1.
+    held = [
+        settings["lr"] * settings["domain_constraint"] * settings["constraint_steps"]
+        for settings in (rows["dark_dcl"], rows["few_dcl"])
+    ]
+    assert held == pytest.approx([0.1 * 0.002 * 1500, 0.1 * 0.01 * 1500])
     assert rows["lfw_dcl_printed"]["constraint_steps"] == 0
     for name, settings in rows.items():
         of = name.split("_")[0]
         shared = {key for key in settings if key not in STAGES_2_AND_3}
         assert {key: settings[key] for key in shared} == {key: rows[f"{of}_fl"][key] for key in shared}
-    # CelebA has 271 people with four pictures or more, Bollywood 32 in all, LFW 158 with ten or more.
+    # CelebA has 271 people with four pictures or more, Bollywood 32, LFW 467.
     fl = rows["bollywood_fl"]
     assert fl["source_people"] + fl["source_test"] + fl["validation"] <= 271
     assert fl["target_people"] + fl["test"] <= 32
-    assert rows["lfw_fl"]["target_people"] + rows["lfw_fl"]["test"] <= 158
+    assert rows["lfw_fl"]["target_people"] + rows["lfw_fl"]["test"] <= 467
+    # The paper's L has ten times as much of the source, and one target client.
+    assert rows["few_fl"]["clients"] == 1
+    assert rows["few_fl"]["domain_constraint"] == 0.01
+    assert not {name for name in rows if name.startswith("few")} & {"few_kmeans", "few_finch", "few_no_source"}
 
 
 def test_sets_stand_beside_each_other_and_the_target_alone_is_in_a_condition(
@@ -127,6 +138,30 @@ def test_sets_stand_beside_each_other_and_the_target_alone_is_in_a_condition(
     assert other.people == ("celeba_1", "bollywood_2")
     assert np.array_equal(other.runtime.embed(other.theta, other.crops)[:4], seen[0][:4])
     assert len({data_of(tmp_path / "data"), clean.dataset_sha256, other.dataset_sha256}) == 3
+
+
+def test_a_named_parameter_is_taken_and_none_is_chosen() -> None:
+    rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
+    found = {
+        name: measure(Job(name, 0, rows[f"dark_{name}"].settings)) for name in ("fl", "dbscan", "finch", "source_d")
+    }
+    assert {name: figures["parameter"] for name, figures in found.items() if name != "source_d"} == {
+        "fl": 0.95,
+        "dbscan": 0.95,
+        "finch": 0.0,
+    }
+    assert found["source_d"]["parameter"] in GRID
+
+
+def test_fine_tuning_and_rounds_have_the_same_clusters() -> None:
+    """In the paper's Table 5 federated rounds are what is added to fine-tuning, and nothing else."""
+    rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
+    tuned, rounds, whole = (
+        measure(Job(name, 0, rows[f"dark_{name}"].settings)) for name in ("fine_tune", "fl", "fine_tune_whole")
+    )
+    same = ("f_score", "bcubed", "nmi", "clusters", "parameter")
+    assert {name: tuned[name] for name in same} == {name: rounds[name] for name in same}
+    assert tuned["nmi"] != whole["nmi"]
 
 
 @pytest.mark.parametrize("name", ["kmeans_found", "exhausted", "true_labels", "dcl_strong"])
