@@ -21,7 +21,9 @@ from simulation.runs.tables import read_tables
 
 TABLES: Final = Path(__file__).with_name("tables.toml")
 LOSSES_ON: Final = 100
-"""Pictures of a party that losses are of: ten steps would take less time than the losses of all its pictures."""
+"""Pictures of a party that losses are of: ten steps would take less time than the losses of all its pictures.
+
+A row that averages after every step says fewer (`losses_on`)."""
 
 
 def study(*, quick: bool, faces: Path | None) -> Experiment:
@@ -33,4 +35,5 @@ def measure(job: Job) -> Mapping[str, Any]:
     """Return verification on the test people of one run, and the training loss at its end."""
     settings = job.settings
     sizes = settings["max_people"], settings["max_images"]
-    return measured(open_small_network(job.faces, job.seed, *sizes, losses_on=LOSSES_ON), job)
+    losses_on = settings.get("losses_on", LOSSES_ON)
+    return measured(open_small_network(job.faces, job.seed, *sizes, losses_on=losses_on), job)

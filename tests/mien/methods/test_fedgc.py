@@ -91,6 +91,23 @@ def test_corrections_bring_clients_apart_but_not_their_own_identities(kind: str)
     np.testing.assert_allclose(alone, w[:2])
 
 
+def test_a_softmax_over_a_clients_own_classes_sees_nothing_of_fedcos() -> None:
+    """Its push is one vector for all classes of a client, so that FedCos trains FedPE's model; eq 5 does not."""
+    none, cosine, softmax = (
+        {"start": "mean_feature", "correction": {"kind": kind, "strength": 5.0}}
+        for kind in ("none", "cosine", "softmax")
+    )
+    fedpe = run(task_of(none, rounds=3))
+    fedcos = run(task_of(cosine, reveals=REVEALS, rounds=3))
+    fedgc = run(task_of(softmax, reveals=REVEALS, rounds=3))
+    np.testing.assert_allclose(fedcos.state.theta, fedpe.state.theta, atol=1e-5)
+    assert np.abs(fedgc.state.theta - fedpe.state.theta).max() > 1e-4
+    for name, w in embeddings(fedcos).items():
+        (one, other), trained = w, fedpe.cohort.private[name][W].reshape(2, DIM)
+        assert np.abs(w - trained).max() > 0.01
+        np.testing.assert_allclose(one - other, trained[0] - trained[1], atol=1e-5)
+
+
 def test_absent_clients_push_and_stay() -> None:
     options = options_of(task_of({"correction": {"strength": 1.0}}))
     w = np.array([[1.0, 0.0], [0.8, 0.6]])
