@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -38,6 +39,23 @@ def stage_of(method: Method, task: TaskSpec) -> Validation:
     if method.validation is None or not method.requirements(task).validators:
         raise ViolationError(f"task {task.name!r} has no validators, and the coordinator asks for one; leave the round")
     return method.validation
+
+
+def check_can_judge(methods: Iterable[Method], labels: NDArray[np.int64]) -> None:
+    """Raise ConfigError for pictures, of these people each, on which no candidate of these methods can be judged.
+
+    Before the coordinator is asked: it would count on such a device in every attempt, and each time lose it.
+    """
+    refused: ConfigError | None = None
+    for stage in [method.validation for method in methods if method.validation is not None]:
+        try:
+            stage.faces(np.zeros((len(labels), 1, 1, 3), np.uint8), labels)  # whose pictures, and not what is on them
+        except ConfigError as error:
+            refused = error
+        else:
+            return
+    if refused is not None:
+        raise refused
 
 
 def check_role(asked: Role, offered: Role) -> None:

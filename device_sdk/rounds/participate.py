@@ -35,7 +35,7 @@ from device_sdk.rounds.disclosure import (
     is_agreed,
 )
 from device_sdk.rounds.events import Event, Listener, transfer
-from device_sdk.rounds.judging import Judged, check_apart, check_role, judge, stage_of
+from device_sdk.rounds.judging import Judged, check_apart, check_can_judge, check_role, judge, stage_of
 from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.round_log import RoundLog
@@ -229,8 +229,8 @@ class Participant:
     def step(self) -> Step:
         """Take part in one round, or return why not now.
 
-        Raises ConfigError while nobody's images may train, UnreachableError when the coordinator stays away:
-        then what was trained is kept, and the next call goes on with it.
+        Raises ConfigError while nobody's images may train, or can judge, UnreachableError when the coordinator stays
+        away: then what was trained is kept, and the next call goes on with it.
         """
         # 1. May the phone work now?
         if unmet := self.conditions.unmet():
@@ -242,6 +242,8 @@ class Participant:
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
         methods = [name for name, method in METHODS.items() if is_agreed(method, self.agreement)]
+        if self.role is Role.VALIDATE:
+            check_can_judge((METHODS[name] for name in methods), pool.labels)
         answer = self.client.check_in(
             self.abilities.backbones,
             min_cohort=self.agreement.min_cohort,

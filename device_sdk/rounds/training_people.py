@@ -6,6 +6,9 @@ import hashlib
 from dataclasses import dataclass, replace
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.enrolled import Person, not_agreed
 from device_sdk.people.trained import TrainingFaces
@@ -51,6 +54,13 @@ class Pool:
     def num_images(self) -> int:
         """Number of pictures."""
         return sum(person.num_images for person in self.people) if self.source is None else len(self.source.crops)
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Whose each picture is, by number."""
+        if self.source is not None:
+            return self.source.labels
+        return np.repeat(np.arange(len(self.people)), [person.num_images for person in self.people]).astype(np.int64)
 
     def narrowed(self, method: Method) -> Pool:
         """Return the pool that a method takes: of several people the one enrolled first, where it trains on one person.

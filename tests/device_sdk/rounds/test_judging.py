@@ -12,7 +12,7 @@ import pytest
 from device_sdk.faces.source import SourceFaces
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.judging import JUDGED, Judged, check_apart, check_role, judge, stage_of
+from device_sdk.rounds.judging import JUDGED, Judged, check_apart, check_can_judge, check_role, judge, stage_of
 from device_sdk.rounds.training_people import Pool, pool_of
 from device_sdk.storage.keystore import FileKeyStore
 from mien.contribution import Arrays
@@ -47,6 +47,15 @@ def test_scores_leave_and_statistics_stay() -> None:
     again = judge(stage_of(PFM, TASK), replace(WORK, private=output.private), TINY.runtime())
     assert not np.array_equal(again.private["percent_statistics"], np.zeros(2))
     assert "array" not in repr(WORK)
+
+
+def test_faces_can_judge_where_one_method_takes_them() -> None:
+    check_can_judge(METHODS.values(), LABELS)
+    check_can_judge([METHODS["fedavg"]], LABELS[:1])  # that has no validators: nobody asks for any
+    with pytest.raises(ConfigError, match="four people or more"):
+        check_can_judge([METHODS["fedavg"], PFM], LABELS[LABELS < 3])
+    faces = SourceFaces("1" * 64, CROPS, LABELS)
+    np.testing.assert_array_equal(Pool(source=faces).labels, LABELS)
 
 
 @pytest.mark.parametrize(

@@ -187,6 +187,14 @@ def test_an_upload_that_counts_already_is_only_waited_for(bench: Bench) -> None:
     assert bench.script.calls[calls:] == ["upload_status", "follow"]
 
 
+def test_a_validator_whose_faces_cannot_judge_is_nobody_to_count_on(bench: Bench) -> None:
+    """It called, was chosen in every attempt, fetched the model and left; validators' sums waited for it."""
+    bench.participant = replace(bench.participant, role=Role.VALIDATE)
+    with pytest.raises(ConfigError, match="four people or more, with two pictures or more each; here are 1 people"):
+        bench.participant.step()
+    assert bench.script.calls == []
+
+
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
