@@ -160,7 +160,7 @@ def test_a_phone_without_torch_takes_part(installed: Path, tmp_path: Path) -> No
         assert verified.returncode == 0, verified.stdout + verified.stderr
         found = phone("doctor")
         engines = [row for row in json.loads(found.stdout)["findings"] if row["what"] == "engine"]
-        assert engines == [{"what": "engine", "ok": True, "detail": "onnxruntime"}]
+        assert engines == [{"what": "engine", "ok": True, "detail": "onnxruntime embeds and trains"}]
 
         benched = phone("bench", "--save")
         assert benched.returncode == 0, benched.stderr
