@@ -17,6 +17,7 @@ from device_sdk.program.bench import EngineFigures, fastest, measure_engines
 from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import FormFigures, choose, measure_variant
 from device_sdk.program.words import typed
+from device_sdk.runtimes import RuntimeName, embedding_choice, resolve
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.models.variants import FLOAT32, Variant
@@ -42,6 +43,14 @@ class Looked:
     variants: tuple[Variant, ...] = ()
     threshold_by_hand: float | None = None
     trains: bool = True
+    auto_embeds: str = ""
+
+    @property
+    def runtime(self) -> RuntimeName:
+        """The setting to keep: the fastest engine; "auto" where that embeds with it and nothing is trained yet, so that
+        a fleet that is joined later is free to be trained for by another one.
+        """
+        return "auto" if not self.trains and self.fastest.engine == self.auto_embeds else self.fastest.engine
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -138,6 +147,7 @@ def looked_at(device: Device) -> Looked:
         variants,
         by_hand,
         trains=device.is_in_fleet,
+        auto_embeds=resolve(embedding_choice(model.spec, model.layout, "auto", device.home.graphs)),
     )
 
 
@@ -147,7 +157,7 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
     Where variants were not looked at, nothing was chosen: without `tier` the form stays as the owner set it.
     """
     if tier is None and found.unseen:
-        keep_setting(Home.at(home).config, "runtime", found.fastest.engine)
+        keep_setting(Home.at(home).config, "runtime", found.runtime)
         return found.budget.tier
     wanted = found.chosen.tier if tier is None else tier
     usable = [each.tier for each in found.forms if not each.lacks]
@@ -157,7 +167,7 @@ def kept(found: Looked, home: Path, tier: str | None) -> str:
     config = Home.at(home).config
     if tier is not None or wanted != found.budget.tier:
         keep_setting(config, "inference.tier", wanted)
-    keep_setting(config, "runtime", found.fastest.engine)
+    keep_setting(config, "runtime", found.runtime)
     return wanted
 
 

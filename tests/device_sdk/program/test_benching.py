@@ -43,6 +43,21 @@ def test_after_a_look_the_chosen_form_is_kept(tmp_path: Path) -> None:
     assert load_config(tmp_path / "device.toml").config.inference.tier == "float32"
 
 
+@pytest.mark.parametrize(
+    ("trains", "auto_embeds", "kept_as"),
+    [
+        (True, "torch", "torch"),
+        (False, "onnxruntime", "torch"),
+        (False, "torch", "auto"),
+    ],
+)
+def test_a_device_in_no_fleet_keeps_the_choice_open_where_it_embeds_by_that_engine_anyway(
+    tmp_path: Path, trains: bool, auto_embeds: str, kept_as: str
+) -> None:
+    kept(dataclasses.replace(looked("float32", ""), trains=trains, auto_embeds=auto_embeds), tmp_path, None)
+    assert load_config(tmp_path / "device.toml").config.runtime == kept_as
+
+
 def test_why_an_engine_was_not_measured_is_told_whole(capsys: pytest.CaptureFixture[str]) -> None:
     why = "there are no graphs in /home/somebody/.local/share/mien/device/graphs/0123456789abcdef: fetch them"
     found = dataclasses.replace(looked("float32", ""), engines=(TORCH, EngineFigures("onnxruntime", lacks=why)))
