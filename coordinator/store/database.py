@@ -240,7 +240,7 @@ def hold_schema(connection: sa.Connection) -> None:
 
 
 def hold_commands(connection: sa.Connection) -> None:
-    """Let no other replica begin a task, a release or a roll-out until the connection's transaction ends.
+    """Let no other replica take a model, begin a task, a release or a roll-out until the transaction ends.
 
     These look whether they may before they write, and would not see what another is about to commit. To be called
     first in a transaction, so that nobody waits for this with a lock in hand.

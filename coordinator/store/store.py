@@ -91,6 +91,7 @@ class Store(RollOutStore):
     def add_model(self, model: ModelRecord, *, actor: str) -> ModelRecord:
         """Keep a model; the same model again changes nothing and returns what was kept first."""
         with self._transaction() as db:
+            hold_commands(db)
             if (kept := _model_of(db, model.model_id)) is not None and kept.removed_ms is None:
                 return kept
             _keep_model(db, model)

@@ -159,6 +159,14 @@ def test_replicas_that_take_a_task_at_once_keep_one(postgres_url: str) -> None:
     begun.close()
 
 
+def test_replicas_that_take_a_model_at_once_keep_it_once(postgres_url: str) -> None:
+    begun = Store.open(postgres_url, Clock())
+    both = (replace(model("a"), created_ms=time_ms) for time_ms in (5, 6))
+    found = of_replicas_at_once(postgres_url, *(partial(Store.add_model, model=each, actor="alice") for each in both))
+    assert [each.created_ms for each in found if isinstance(each, ModelRecord)] == [5, 5]
+    begun.close()
+
+
 def test_a_round_from_open_to_closed(store: Store) -> None:
     record = store.add_task(task())
     opened = store.open_attempt(record, round_number=1, attempt=1, deadline=12.5)
