@@ -4,8 +4,8 @@
 
 `data` holds `celeba112`, `bollywood112` and `lfw` (research, non-commercial use). CelebA is the labelled source, and
 targets are Bollywood, LFW, and LFW in the dark and with masks. What a clustering needs to know is measured on people of
-the source, so that nothing takes a label of the target. Without real faces people are the shipped rendered ones, a
-domain in the place of each, enough for a toy scale.
+the source; in the dark it is the benchmark's, as the paper's distance is. Without real faces people are the shipped
+rendered ones, a domain in the place of each, enough for a toy scale.
 """
 
 from __future__ import annotations
