@@ -21,6 +21,7 @@ from mien.errors import MienError
 from mien.methods.base import Crops
 from mien.protocol.tensors import pack_tensors, unpack_tensors
 from mien.records import from_mapping, to_mapping
+from mien.shell.files import write_atomically
 from simulation.phones.fleet import Chance, EmulatedPhone, FleetOptions, PhoneFleet
 from simulation.phones.holdings import MemoryGallery
 from simulation.phones.notes import ProcessNotes
@@ -134,7 +135,8 @@ def write(folder: Path, done: Done) -> None:
         arrays[json.dumps([*key, sent.crops, ""])] = np.frombuffer(sent.contribution, np.uint8)
         arrays |= {json.dumps([*key, sent.crops, lane]): values for lane, values in sent.private.items()}
     (folder / "sent.bin").write_bytes(pack_tensors(arrays))
-    (folder / "notes.json").write_text(json.dumps(to_mapping(done.notes)))
+    # The other process waits for this name, so whatever has it is whole.
+    write_atomically(folder / "notes.json", json.dumps(to_mapping(done.notes)).encode())
 
 
 def main(folder: Path) -> None:
