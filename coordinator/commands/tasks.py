@@ -467,7 +467,7 @@ class _View:
             return ""
         name, stage, _, loss, model = _cells(event.round)
         report, kind = event.round, "cohort" if is_asynchronous(event.task) else "round"
-        what = f"{kind} {name}: {stage}; phones: {report.num_selected} asked, {report.num_trained} trained, "
+        what = f"{kind} {name}: {stage}; phones: {report.num_selected} asked, {report.num_trained} {self._did()}, "
         told = [f"loss {loss}"] if loss else []
         told += [f"on {self._base(report)}"] if is_asynchronous(event.task) else []
         told += [f"made model {model}"] if model else []
@@ -477,14 +477,20 @@ class _View:
         """Return the picture so far."""
         reports = [report for _, report in sorted(self._rounds.items())[-self._SHOWN :]]
         if self.task is not None and is_asynchronous(self.task):
-            table = Table("cohort", "stage", "asked, trained, sent", "loss", "model", "on", title=self._title())
+            table = Table("cohort", "stage", f"asked, {self._did()}, sent", "loss", "model", "on", title=self._title())
             for report in reports:
                 table.add_row(*_cells(report), self._base(report))
             return table
-        table = Table("round", "stage", "asked, trained, sent", "loss", "model", title=self._title())
+        table = Table("round", "stage", f"asked, {self._did()}, sent", "loss", "model", title=self._title())
         for report in reports:
             table.add_row(*_cells(report))
         return table
+
+    def _did(self) -> str:
+        """Return what phones do in this task before they send."""
+        from coordinator.operator.disclosure import work_of
+
+        return work_of("" if self.task is None else self.task.method)
 
     def _base(self, report: operator_pb2.RoundReport) -> str:
         """Return which model a cohort is on, and how stale that is."""

@@ -48,10 +48,18 @@ _REVEALED: Final = {
 }
 
 
+def work_of(method: str) -> str:
+    """Return what phones did once they report, in a task of a method: "trained", or "computed" where no loss is
+    minimised. A method that only another installation knows is taken to train.
+    """
+    known = _method(method)
+    return "trained" if known is None or known.is_minimised else "computed"
+
+
 def disclosures(task: TaskSpec) -> list[str]:
     """Return a task's disclosures to the server, one sentence or two each, the most telling last."""
     privacy = task.privacy
-    method = _method(task)
+    method = _method(task.method)
     told = [_cohort(task, method), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:
         told.append(
@@ -79,11 +87,11 @@ def disclosures(task: TaskSpec) -> list[str]:
     return [*told, *(_REVEALED[name] for name in privacy.reveals)]
 
 
-def _method(task: TaskSpec) -> Method | None:
-    """Return a task's method, None where this program does not know it."""
+def _method(name: str) -> Method | None:
+    """Return a method by its name, None where this program does not know it."""
     from mien.methods import METHODS  # most of a command's start-up time, which those that print nothing do without
 
-    return METHODS.get(task.method)
+    return METHODS.get(name)
 
 
 def _cohort(task: TaskSpec, method: Method | None) -> str:

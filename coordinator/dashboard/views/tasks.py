@@ -10,11 +10,10 @@ import sqlalchemy as sa
 
 from coordinator.dashboard.views.common import MAX_ROWS, Row, attempt_page, listed, model_link
 from coordinator.dashboard.words import ago, lasting, since, stage_badge, task_badge
-from coordinator.operator.disclosure import disclosures
+from coordinator.operator.disclosure import disclosures, work_of
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
 from mien.format import count, moment, percent, size
-from mien.methods import METHODS
 from mien.protocol.canonical import task_from_json
 from mien.rounds.records import TaskState
 from mien.shell.pages import (
@@ -85,7 +84,7 @@ def task_page(db: sa.Connection, task_id: str, now_ms: int) -> Page:
     row = find_task(db, task_id)
     spec = task_from_json(row.task_json)
     attempts = _attempts(db, task_id)
-    did = "trained" if _minimises(spec) else "computed"
+    did = work_of(spec.method)
     sections: list[Section] = [_summary(row, spec, now_ms), _rounds(attempts, did, now_ms)]
     figures = [figure for figure in (_reports_figure(attempts, did), *_metric_figures(attempts)) if figure is not None]
     if figures:
@@ -253,12 +252,6 @@ def verdict_cell(state: str, reason: str) -> Cell:
     return Cell(words.get(state, state), tone=tones.get(state, "plain"), note=reason)  # type: ignore[arg-type]
 
 
-def _minimises(spec: TaskSpec) -> bool:
-    """Return whether phones train by steps; of a method that only another installation has, that they do."""
-    method = METHODS.get(spec.method)
-    return method is None or method.is_minimised
-
-
 def _local(local: LocalSpec) -> str:
     passes = f"{local.steps} steps" if local.steps else f"{local.epochs} pass{'es' if local.epochs > 1 else ''}"
     return f"{passes} at rate {local.lr:g}, {f'{local.batch_size} images' if local.batch_size else 'all images'} a step"
@@ -269,11 +262,11 @@ def _settings(spec: TaskSpec) -> Facts:
     masked = {"off": "off: sums are not masked", "malicious_server": "against a lying server",
               "honest_but_curious": "against a curious server"}  # fmt: skip
     included = f"; labelled sources among them: {cohort.min_labelled} or more" if cohort.min_labelled else ""
-    dp = privacy.dp
+    dp, does_train = privacy.dp, work_of(spec.method) == "trained"
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
     items: list[tuple[str, Cell | str]] = [
         ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}{included}"),
-        ("On a phone", _local(local) if _minimises(spec) else "nothing is trained: it adds up what it computed"),
+        ("On a phone", _local(local) if does_train else "nothing is trained: it adds up what it computed"),
         ("Time for that", f"{lasting(deadlines.training_s)} at most"),
         ("Secure aggregation", masked[privacy.secure_aggregation]),
         ("Differential privacy", noise),

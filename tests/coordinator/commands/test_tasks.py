@@ -130,6 +130,13 @@ def test_validators_attempts_are_told_from_trainers() -> None:
     assert "3, attempt 2 of validators" in drawn.get()
 
 
+@pytest.mark.parametrize(("method", "did"), [("fedface", "trained"), ("statistics", "computed"), ("mine", "trained")])
+def test_of_phones_that_train_nothing_it_is_not_said_that_they_trained(method: str, did: str) -> None:
+    told = event(rounds_pb2.CLOSED)
+    told.task.method, told.round.num_trained = method, 4
+    assert f"4 {did}, " in _View().news(told)
+
+
 def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> None:
     view = _View()
     closed = event(rounds_pb2.CLOSED)

@@ -524,3 +524,10 @@ def test_a_share_is_drawn_on_the_axis_of_all_shares() -> None:
         0.0, 1.0, ["0\u202f%", "50\u202f%", "100\u202f%"],
     )  # fmt: skip
     assert loss.y.high > 1.0
+
+
+@pytest.mark.parametrize(("method", "words"), [("fedface", "at rate"), ("statistics", "nothing is trained")])
+def test_a_task_in_which_phones_train_nothing_shows_no_rate(method: str, words: str) -> None:
+    told = dict(tasks._settings(TaskSpec("spring", method=method)).items)["On a phone"]
+    assert isinstance(told, Cell)
+    assert words in told.text
