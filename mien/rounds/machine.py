@@ -371,8 +371,8 @@ def _with_room(
         return state.candidates, event.device_ids
     known = {device: state.candidates[device] for device in _fresh(rules, state, now)}
     room = WAITING_TIMES * rules.num_selected - len(known.keys() - state.labelled)
-    new = sorted(event.device_ids - event.labelled - known.keys())
-    return known, event.device_ids.difference(new[max(room, 0) :])
+    new = event.device_ids - event.labelled - known.keys()
+    return known, event.device_ids - new | {*choose(new, max(room, 0), rules.seed)}
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:

@@ -461,6 +461,16 @@ def test_a_cohort_that_waits_for_a_source_remembers_four_times_those_that_it_ask
     assert len(plain.candidates) == 40
 
 
+def test_chance_and_no_id_says_which_phones_of_a_crowd_wait_for_a_source() -> None:
+    crowd = [f"d{number:02}" for number in range(40)]
+    waited = set[str]()
+    for seed in range(30):
+        state = after(replace(SOURCE, seed=seed), (1.0, CheckedIn(frozenset(crowd))))
+        assert len(state.candidates) == 16
+        waited |= state.candidates.keys()
+    assert waited == set(crowd)
+
+
 def test_a_labelled_device_that_comes_again_without_labels_counts_as_any_other() -> None:
     state = after(SOURCE, (1.0, CheckedIn(frozenset("as"), frozenset("s"))), (2.0, CheckedIn(frozenset("s"))))
     assert lacking(SOURCE, state, 2.0) == 1
