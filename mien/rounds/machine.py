@@ -382,7 +382,7 @@ def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: floa
 
 def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -> Transition:
     step = _participating(state, event.device_id)
-    if _has_reached(step, Step.TRAINED) or state.stage.is_over:
+    if _has_reached(step, Step.TRAINED) or step is Step.GONE or state.stage.is_over:
         return state, ()
     if rules.min_labelled and state.stage is Stage.TRAINING and event.device_id not in state.labelled:
         others = _num_done(state) - state.count_labelled(Step.TRAINED)

@@ -276,6 +276,13 @@ def test_devices_without_a_part_are_dropped_and_the_quorum_still_holds() -> None
 
 
 @pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
+def test_what_a_device_says_after_it_left_takes_nothing_out_of_the_sum(stage: Stage) -> None:
+    gone, _ = advance(SECURE, at(stage), Left("a", "draining"), 3.0)
+    for event in (Trained("a"), Uploaded("a"), Left("a", "draining")):
+        assert advance(SECURE, gone, event, 4.0) == (gone, ())
+
+
+@pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
 def test_a_dropped_device_that_had_left_does_not_count(stage: Stage) -> None:
     state, _ = advance(SECURE, at(stage), Left("a", "draining"), 3.0)
     assert state.devices(Step.GONE) == ("a",)
