@@ -16,7 +16,14 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, key_flag, now
 from coordinator.commands.tables import Column, listing
-from mien.errors import AlreadyExistsError, ConfigError, DrainingError, NotFoundError, UnreachableError
+from mien.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    DrainingError,
+    NotFoundError,
+    UnavailableError,
+    UnreachableError,
+)
 from mien.format import gathered
 from mien.records import from_mapping
 from mien.shell import cli as shell
@@ -125,12 +132,18 @@ def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, ho
 
 
 async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], population: str, home: Path) -> str:
-    """Return a warning where devices have called and none of a population; empty where one has, or nobody yet."""
+    """Return a warning where devices have called and none of a population; empty where one has, or nobody yet.
+
+    Empty too where the coordinator stops answering: the task is submitted, and an error would have it submitted again.
+    """
     others = set[str]()
-    async for device in devices:
-        if device.population == population:
-            return ""
-        others.add(device.population)
+    try:
+        async for device in devices:
+            if device.population == population:
+                return ""
+            others.add(device.population)
+    except UnavailableError:
+        return ""
     if not others:
         return ""
     flag = home_flag(home)

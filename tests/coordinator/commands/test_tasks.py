@@ -26,7 +26,7 @@ from coordinator.commands.tasks import (
     said_of_earlier,
     said_of_population,
 )
-from mien.errors import AlreadyExistsError, ConfigError
+from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
 from mien.protocol.rounds import Stage
@@ -339,6 +339,14 @@ def test_a_population_of_which_no_phone_has_called_is_named(seen: tuple[str, ...
     assert said in found
     assert bool(said) == bool(found)
     assert not found or "device invite --population default --home fleet" in found
+
+
+def test_a_task_that_is_submitted_is_said_to_be_so_also_where_no_phones_can_be_asked_for() -> None:
+    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
+        yield operator_pb2.SeenDevice(device_id="a", population="other")
+        raise UnreachableError("the coordinator does not answer")
+
+    assert asyncio.run(said_of_population(devices(), "default", Path("fleet"))) == ""
 
 
 def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:
