@@ -34,7 +34,6 @@ from mien.errors import (
     ConfigError,
     CorruptDataError,
     IntegrityError,
-    KeyStoreError,
     MienError,
     MissingDependencyError,
     NonFiniteError,
@@ -475,8 +474,8 @@ class Device:
         try:
             for person in [person for person in self.people() if person.trains]:
                 self.set_consent(person.name, agreed=False)
-        except (CorruptDataError, KeyStoreError):
-            return  # a gallery that does not open is wiped all the same
+        except (CorruptDataError, StorageError):
+            return  # a gallery that does not open, or takes nothing more, is wiped all the same
         self.tell_participation()
 
     # --- models ---
