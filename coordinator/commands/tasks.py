@@ -88,8 +88,8 @@ def submit(
 
     async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str, str]:
         earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
-        status = await coordinator.submit(task, token or secret_hex(16))
-        return status, earlier, await said_of_population(coordinator.seen_devices(), task.population, home)
+        nobody = await said_of_population(coordinator.seen_devices(), task.population, home)
+        return await coordinator.submit(task, token or secret_hex(16)), earlier, nobody  # last: what fails took nothing
 
     status, earlier, nobody = ask(home, question)
 
