@@ -388,31 +388,3 @@ def test_of_a_task_that_is_refused_nothing_is_said_but_why(
     with pytest.raises(ConfigError, match="has no part"):
         tasks.submit(file, tmp_path)
     assert capsys.readouterr().out == ""
-
-
-class _Leaves:
-    """A coordinator that goes away before it has said which devices it has seen."""
-
-    def __init__(self) -> None:
-        self.submitted: list[str] = []
-
-    async def tasks(self) -> list[operator_pb2.TaskStatus]:
-        return []
-
-    async def seen_devices(self) -> AsyncIterator[operator_pb2.SeenDevice]:
-        raise UnreachableError("no coordinator answers")
-        yield
-
-    async def submit(self, task: TaskSpec, _token: str) -> operator_pb2.TaskStatus:
-        self.submitted.append(task.name)
-        return operator_pb2.TaskStatus(name=task.name)
-
-
-def test_what_fails_has_submitted_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever saw an error would submit it again."""
-    file, coordinator = tmp_path / "task.toml", _Leaves()
-    file.write_text(TASK.format(phones=5))
-    monkeypatch.setattr(tasks, "ask", lambda _home, question: asyncio.run(question(coordinator)))
-    with pytest.raises(UnreachableError):
-        tasks.submit(file, tmp_path)
-    assert coordinator.submitted == []
