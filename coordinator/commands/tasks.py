@@ -134,7 +134,7 @@ def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, ho
 async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], population: str, home: Path) -> str:
     """Return a warning where devices have called and none of a population; empty where one has, or nobody yet.
 
-    Empty too where the coordinator stops answering: the task is submitted, and an error would have it submitted again.
+    Empty too where the coordinator stops answering: this look alone keeps nobody from submitting.
     """
     others = set[str]()
     try:
