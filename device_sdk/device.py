@@ -34,7 +34,6 @@ from mien.errors import (
     ConfigError,
     CorruptDataError,
     IntegrityError,
-    KeyStoreError,
     MienError,
     MissingDependencyError,
     NonFiniteError,
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from device_sdk.people.personal import Personalised, PersonalRecogniser
     from device_sdk.people.verify import Comparer, Outcome
     from device_sdk.rounds.attempts import Attempts, OwnSum
+    from device_sdk.rounds.masked import WaitingKeys
     from device_sdk.rounds.participate import Participant, RoundOutcome
     from device_sdk.rounds.round_log import LogFiles, RoundLog
     from device_sdk.server.client import CoordinatorClient
@@ -121,6 +121,7 @@ class Device:
         self._pad = checked(pad)
         self._gallery: Gallery | None = None
         self._attempts: Attempts | None = None
+        self._waiting: WaitingKeys | None = None
         self._renewal_after_s = 0.0
         self._runtimes: dict[str, tuple[str, Runtime]] = {}
         self._loaded: LoadedVariant | None = None
@@ -168,6 +169,7 @@ class Device:
 
     def close(self) -> None:
         """Close what is open."""
+        self._let_keys_go()
         if self._gallery is not None:
             self._gallery.close()
             self._gallery = None
@@ -374,7 +376,9 @@ class Device:
 
     def remove(self, name: str) -> Person:
         """Remove a person and everything that was made of them."""
-        return self.gallery.remove(name)
+        removed = self.gallery.remove(name)
+        self._let_keys_go()
+        return removed
 
     def set_consent(self, name: str, *, agreed: bool) -> Person:
         """Record that a person agrees, or no longer agrees, that their pictures train the shared model.
@@ -385,7 +389,15 @@ class Device:
         person = self.gallery.person(name)
         if agreed and person.trains:
             return person
-        return self.gallery.set_consent(name, granted_unix_s=int(self.clock.now()) if agreed else None)
+        person = self.gallery.set_consent(name, granted_unix_s=int(self.clock.now()) if agreed else None)
+        if not agreed:
+            self._let_keys_go()
+        return person
+
+    def _let_keys_go(self) -> None:
+        """Destroy keys of a sum that wait for the coordinator: what they hide goes with who leaves."""
+        if self._waiting is not None:
+            self._waiting.let_go()
 
     def export(self, path: str | os.PathLike[str], password: str) -> int:
         """Write the gallery to a file under a password; returns how many people are in it."""
@@ -462,8 +474,8 @@ class Device:
         try:
             for person in [person for person in self.people() if person.trains]:
                 self.set_consent(person.name, agreed=False)
-        except (CorruptDataError, KeyStoreError):
-            return  # a gallery that does not open is wiped all the same
+        except (CorruptDataError, StorageError):
+            return  # a gallery that does not open, or takes nothing more, is wiped all the same
         self.tell_participation()
 
     # --- models ---
@@ -771,6 +783,7 @@ class Device:
         candidate models on its faces, and trains nothing. The program's priority is left as it is.
         """
         from device_sdk.rounds.budget import TrainingBudget
+        from device_sdk.rounds.masked import WaitingKeys
         from device_sdk.rounds.participate import Counted, Participant, take_part
         from device_sdk.rounds.training_people import person_beside_source
 
@@ -783,6 +796,7 @@ class Device:
             if source is not None and settings.person:
                 raise person_beside_source()
             faces = None if source is None else self._read_source(source, aligned=source_aligned)
+            waiting = self._waiting = self._waiting or WaitingKeys()
 
             def current() -> Participant:
                 return Participant(
@@ -800,6 +814,7 @@ class Device:
                     budget=TrainingBudget(settings.max_training_s, settings.max_memory_mb),
                     abilities=self._abilities(),
                     log=self._round_log(),
+                    waiting=waiting,
                 )
 
             def update() -> None:

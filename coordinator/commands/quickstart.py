@@ -39,7 +39,7 @@ from coordinator.home.home import CoordinatorHome
 from coordinator.home.settings import port_of
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
-from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
+from mien.errors import AlreadyExistsError, ConfigError, InviteError, UnreachableError
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
@@ -417,7 +417,11 @@ def _num_open(fleet: QuickFleet) -> int:
     from coordinator.registrar.issuing import token_hash
     from mien.protocol.invite import Invite
 
+    tokens = list[str]()
+    for url in fleet.invites():
+        with contextlib.suppress(InviteError):  # a file that its owner wrote into
+            tokens.append(Invite.from_url(url).token)
     with fleet.registrar.store() as store, store.begin() as transaction:
-        kept = [transaction.invite(token_hash(Invite.from_url(url).token)) for url in fleet.invites()]
+        kept = [transaction.invite(token_hash(token)) for token in tokens]
     now_unix_s = now().timestamp()
     return sum(each is not None and each.used_unix_s is None and each.expires_unix_s > now_unix_s for each in kept)

@@ -16,7 +16,14 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, key_flag, now
 from coordinator.commands.tables import Column, listing
-from mien.errors import AlreadyExistsError, ConfigError, DrainingError, NotFoundError, UnreachableError
+from mien.errors import (
+    AlreadyExistsError,
+    ConfigError,
+    DrainingError,
+    NotFoundError,
+    UnavailableError,
+    UnreachableError,
+)
 from mien.format import gathered
 from mien.records import from_mapping
 from mien.shell import cli as shell
@@ -81,8 +88,8 @@ def submit(
 
     async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str, str]:
         earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
-        status = await coordinator.submit(task, token or secret_hex(16))
-        return status, earlier, await said_of_population(coordinator.seen_devices(), task.population, home)
+        nobody = await said_of_population(coordinator.seen_devices(), task.population, home)
+        return await coordinator.submit(task, token or secret_hex(16)), earlier, nobody  # last: what fails took nothing
 
     status, earlier, nobody = ask(home, question)
 
@@ -125,12 +132,18 @@ def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, ho
 
 
 async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], population: str, home: Path) -> str:
-    """Return a warning where devices have called and none of a population; empty where one has, or nobody yet."""
+    """Return a warning where devices have called and none of a population; empty where one has, or nobody yet.
+
+    Empty too where the coordinator stops answering: this look alone keeps nobody from submitting.
+    """
     others = set[str]()
-    async for device in devices:
-        if device.population == population:
-            return ""
-        others.add(device.population)
+    try:
+        async for device in devices:
+            if device.population == population:
+                return ""
+            others.add(device.population)
+    except UnavailableError:
+        return ""
     if not others:
         return ""
     flag = home_flag(home)

@@ -215,6 +215,15 @@ def issue_server_leaf(
     return _issue_with_key(authority, names, ExtendedKeyUsageOID.SERVER_AUTH, now, lifetime)
 
 
+def is_due(ends: datetime, authority: Authority, now: datetime) -> bool:
+    """Return whether a server's or replica's leaf that ends then is to be issued anew: a third of its life is left.
+
+    One that ends with its authority is kept until then, since no other would live longer.
+    """
+    could_live_longer = ends < authority.certificate.not_valid_after_utc
+    return ends <= now or (could_live_longer and ends - now < SERVER_LIFETIME / 3)
+
+
 def issue_operator_leaf(
     authority: Authority, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
 ) -> Credentials:

@@ -48,7 +48,7 @@ class Answer(Enum):
 
 
 class ServerLeaf:
-    """The TLS server's certificate, kept in memory only and issued anew when a third of its life is left."""
+    """The TLS server's certificate, kept in memory only and issued anew when it is due (`pki.is_due`)."""
 
     def __init__(self, authority: pki.Authority, hosts: Sequence[str], clock: Callable[[], datetime]) -> None:
         self._authority = authority
@@ -91,8 +91,8 @@ class ServerLeaf:
     def _fresh(self) -> pki.Credentials:
         """Return the leaf to send; gRPC asks at every handshake, from its own threads."""
         with self._lock:
-            now, ends = self._clock(), self._current.certificate.not_valid_after_utc
-            if ends - now < pki.SERVER_LIFETIME / 3:
+            now = self._clock()
+            if pki.is_due(self._current.certificate.not_valid_after_utc, self._authority, now):
                 self._current = pki.issue_server_leaf(self._authority, self._hosts, now)
             return self._current
 

@@ -52,10 +52,10 @@ class Peers:
         self._closing: set[asyncio.Task[None]] = set()
 
     def channel(self, replica_id: str, address: str) -> grpc.aio.Channel:
-        """Return the channel to a replica; it proves this one by a certificate that is good for weeks yet."""
-        peer = self._peers.get(replica_id)
-        if peer is None or peer.address != address or peer.ends - self._clock() < pki.SERVER_LIFETIME / 3:
-            leaf = pki.issue_replica_leaf(self._authority, self._replica_id, self._clock())
+        """Return the channel to a replica; it proves this one by a certificate that is renewed when it is due."""
+        peer, now = self._peers.get(replica_id), self._clock()
+        if peer is None or peer.address != address or pki.is_due(peer.ends, self._authority, now):
+            leaf = pki.issue_replica_leaf(self._authority, self._replica_id, now)
             tls = grpc.ssl_channel_credentials(self._authority.certificate_pem, leaf.key_pem, leaf.chain_pem)
             channel = grpc.aio.secure_channel(address, tls, options=OPTIONS)
             self._drop(replica_id)

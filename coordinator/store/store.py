@@ -186,6 +186,7 @@ class Store(RollOutStore):
         task, candidate, offer = decision.task, decision.candidate, verdict.candidate
         detail: dict[str, object] = {"task": task.task_id, "round": offer.round}
         with self._transaction(task.task_id) as db:
+            hold_commands(db)
             if candidate is not None:
                 releases.decide(db, candidate)
                 detail["reason"] = candidate.reason

@@ -1,8 +1,8 @@
 """A device's part in one attempt under secure aggregation: what it answers at each stage, made once.
 
 The protocol is `mien.secagg.DeviceRound`; here it meets what the device holds (task, model, contribution), what its
-owner agreed to, and a coordinator that may repeat itself. Keys live in memory only: a device that is stopped after it
-began has left the attempt.
+owner agreed to, and a coordinator that may repeat itself. Keys live in memory only: a device whose process ends after
+it began has left the attempt.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from mien.secagg import (
     EcdsaSigner,
 )
 from mien.secagg import Identity as SumIdentity
+from mien.secagg.device import Left
 from mien.secagg.keys import RandomBytes
 from mien.secagg.leaves import leaf_verifier
 from mien.secagg.noise import check_terms
@@ -102,6 +103,11 @@ class MaskedPart:
         return (
             f"{by_age}, and {found.attested} younger ones by an attested key." if self.counts_attested else f"{by_age}."
         )
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether keys went out, or are about to, that only this object can answer for."""
+        return self._round is not None and self._round.stage != Left.__name__
 
     def forget(self) -> None:
         """Destroy the secrets and the answers: this device sends nothing more in this attempt."""
@@ -181,6 +187,31 @@ class MaskedPart:
         addends = ContributionMap(layout).addends(layout.parse(self.contribution))
         masked = attempt.mask(unverified_message, addends, self.terms.task.privacy.dp)
         return Upload(masked.message, masked.payload + self.contribution[4 * layout.summed_size :])
+
+
+@dataclass
+class WaitingKeys:
+    """The part in an attempt in whose midst the coordinator went out of reach, in memory alone, for the next call."""
+
+    _part: MaskedPart | None = field(default=None, init=False, repr=False)
+
+    def hold(self, part: MaskedPart) -> None:
+        """Hold a part, in place of another one."""
+        self.let_go()
+        self._part = part
+
+    def take(self, ref: RoundRef) -> MaskedPart | None:
+        """Hand over the part in an attempt; None where none waits."""
+        if self._part is None or self._part.ref != ref:
+            return None
+        found, self._part = self._part, None
+        return found
+
+    def let_go(self) -> None:
+        """Destroy the keys that wait, with what was to be sent under them."""
+        if self._part is not None:
+            self._part.forget()
+        self._part = None
 
 
 def sum_identity(identity: Identity) -> SumIdentity:

@@ -7,14 +7,15 @@ device's contribution in its sum; a round that aborts, goes on without the devic
 
 Under secure aggregation (`device_sdk.rounds.masked`) a restart sends the same bytes only until the device has begun to
 speak of keys: those live in memory, so a device that was stopped after that leaves the attempt. One whose masked vector
-was accepted is in the sum all the same: it follows the round to its end.
+was accepted is in the sum all the same: it follows the round to its end. Where the coordinator went out of reach the
+keys wait, and the next call goes on with them while the process lasts.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -36,7 +37,7 @@ from device_sdk.rounds.disclosure import (
 )
 from device_sdk.rounds.events import Event, Listener, transfer
 from device_sdk.rounds.judging import Judged, check_apart, check_can_judge, check_role, judge, stage_of
-from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload
+from device_sdk.rounds.masked import STAGES, MaskedPart, PlainPart, Upload, WaitingKeys
 from device_sdk.rounds.ports import RoundModels, SumLog, TrainingGallery
 from device_sdk.rounds.round_log import RoundLog
 from device_sdk.rounds.training_people import Pool, RoundFaces, pool_of
@@ -205,6 +206,7 @@ class Participant:
     judge candidates on faces that do not. `budget` is what a round's training may take. `abilities` are what the
     coordinator is told that this device can train. `random_bytes` and `local_seed`
     are where chance comes in: keys, masks and rounding from the one, batches and mirrored images from the other.
+    In `waiting` keys of a sum that the network cut off wait for the next step, be it another object's.
     Without a `log` no round is looked up in the log of rounds, and no peer in the list of revoked ones: nobody told
     this device whose signature to ask for.
     """
@@ -225,6 +227,7 @@ class Participant:
     budget: TrainingBudget = field(default_factory=TrainingBudget)
     abilities: Abilities = UNSAID
     log: RoundLog | None = None
+    waiting: WaitingKeys = field(default_factory=WaitingKeys)
 
     def step(self) -> Step:
         """Take part in one round, or return why not now.
@@ -239,6 +242,7 @@ class Participant:
         if (pending := self.gallery.pending()) is not None:
             self.tell(Event("resumed", f"Going on with {pending.ref}, which this phone has trained for."))
             return self._finish(pending)
+        self.waiting.let_go()  # of what is not pending any more
         # 3. Is there work?
         pool = pool_of(self.gallery, self.agreement.person, self.source)
         methods = [name for name, method in METHODS.items() if is_agreed(method, self.agreement)]
@@ -520,21 +524,24 @@ class Participant:
         ref = pending.ref
         try:
             counts = self.client.upload_accepted(ref)
+            held = self.waiting.take(ref)
             keys_gone = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
-            if counts and pending.terms is not None:
+            if held is None and counts and pending.terms is not None:
                 # Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
                 self._leave(ref, keys_gone)
-            elif not counts and self._has_begun(pending):
+            elif held is None and not counts and self._has_begun(pending):
                 return self._refuse(ref, keys_gone, pending)
             elif not counts and (disagreed := self._disagreed(pending)) is not None:
+                if held is not None:
+                    held.forget()
                 outcome = self._settle_uncounted(pending, disagreed.code, disagreed.message)
                 self._leave(ref, disagreed)
                 return outcome
-            if not counts:
+            if held is None and not counts:
                 self.client.report_trained(ref)
                 self.tell(Event("reported", "Waiting until enough other phones have done their part."))
             with closing(self.client.follow(ref)) as events:
-                return self._follow(pending, events, counts=counts)
+                return self._follow(pending, events, held, counts=counts)
         except _ROUND_IS_OVER as error:
             return self._settle_uncounted(pending, error.code, error.message)
         except _PART_IS_BAD as error:
@@ -557,33 +564,46 @@ class Participant:
             return error
         return None
 
-    def _follow(self, pending: Pending, events: Iterator[StageEvent], *, counts: bool) -> RoundOutcome | Failed:
+    def _follow(
+        self, pending: Pending, events: Iterator[StageEvent], held: MaskedPart | None, *, counts: bool
+    ) -> RoundOutcome | Failed:
         """Answer each stage until the round is over; `counts` tells whether the upload was accepted before.
 
-        Errors are the server's; what this device itself finds wrong is an outcome.
+        Errors are the server's; what this device itself finds wrong is an outcome. Where the server is out of reach
+        the keys of a sum under way wait for the next call: others wait for what only they can say.
         """
-        # A contribution that counts already leaves nothing to say: the keys that could say it are gone.
         try:
-            part = PlainPart(b"") if counts else self._part(pending)
+            # Without its keys a contribution that counts already leaves nothing to say.
+            part = held or (PlainPart(b"") if counts else self._part(pending))
         except (CertificateError, CohortError) as error:
             return self._refuse(pending.ref, error, pending)
-        try:
-            for event in events:
-                if event.stage is None:
-                    continue  # one that a newer server has: nothing to say
-                if event.stage is Stage.ABORTED:
-                    return self._settle_uncounted(pending, "aborted", event.reason)
-                if event.stage is Stage.CLOSED and counts:
-                    return self._settle_counted(pending, event, part.peers)
-                if not counts and event.stage in STAGES and not self.gallery.is_pending(pending):
-                    return self._withdraw(pending, consent_ended())
-                try:
-                    answer = part.answer(event.stage, event.unverified_message)
-                except MienError as error:
-                    return self._refuse(pending.ref, error, pending)
-                counts |= self._say(pending.ref, event.stage, answer, counts=counts)
-        finally:
-            part.forget()
+        with ExitStack() as at_end:
+            at_end.callback(part.forget)
+            try:
+                return self._answer(pending, events, part, counts=counts)
+            except UnavailableError:
+                if isinstance(part, MaskedPart) and part.is_under_way:
+                    self.waiting.hold(part)
+                    at_end.pop_all()
+                raise
+
+    def _answer(
+        self, pending: Pending, events: Iterator[StageEvent], part: PlainPart | MaskedPart, *, counts: bool
+    ) -> RoundOutcome | Failed:
+        for event in events:
+            if event.stage is None:
+                continue  # one that a newer server has: nothing to say
+            if event.stage is Stage.ABORTED:
+                return self._settle_uncounted(pending, "aborted", event.reason)
+            if event.stage is Stage.CLOSED and counts:
+                return self._settle_counted(pending, event, part.peers)
+            if not counts and event.stage in STAGES and not self.gallery.is_pending(pending):
+                return self._withdraw(pending, consent_ended())
+            try:
+                answer = part.answer(event.stage, event.unverified_message)
+            except MienError as error:
+                return self._refuse(pending.ref, error, pending)
+            counts |= self._say(pending.ref, event.stage, answer, counts=counts)
         return self._settle_uncounted(pending, LateError.code, "the round closed without this phone's contribution")
 
     def _part(self, pending: Pending) -> PlainPart | MaskedPart:

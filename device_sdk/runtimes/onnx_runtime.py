@@ -46,7 +46,7 @@ class _OnnxEngine:
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name, those that `into` names in its arrays."""
-        if self._runs[graph.file] == FEW_RUNS:
+        if graph.kind != "train" and self._runs[graph.file] == FEW_RUNS:
             self.release(graph)
             return_freed_memory()
         session = self._session(graph)

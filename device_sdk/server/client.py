@@ -6,6 +6,7 @@ at once. Nothing is decided here: `participate` decides.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -538,7 +539,7 @@ class CoordinatorClient:
             return
         self.close()
         self._use(channel, address)
-        self._on_moved("" if self._is_where_it_joined else address)
+        self._remember("" if self._is_where_it_joined else address)
 
     def _go_back(self, error: MienError) -> None:
         """Go back to where this device joined after a failure at another address, unless that one just says when."""
@@ -549,7 +550,12 @@ class CoordinatorClient:
     def _return(self) -> None:
         self._leave_alone(self._address)
         self.reconnect()
-        self._on_moved("")
+        self._remember("")
+
+    def _remember(self, address: str) -> None:
+        """Tell of an address; a gallery that is in use, or full, costs the next connection a detour, and no round."""
+        with contextlib.suppress(MienError):
+            self._on_moved(address)
 
     @property
     def _is_where_it_joined(self) -> bool:

@@ -45,23 +45,28 @@ def pool_templates(
 
     Images (N, D) of one template that share a medium (frames of one video) are averaged, the media vectors are summed
     without being normalised again, and the template is normalised. `keep_norm=False` normalises every image first;
-    `detector_scores` (N,) weight images by detection confidence. Both change results, so reports name them.
+    `detector_scores` (N,) weight images by detection confidence. Both change results, so reports name them. A template
+    in whose images the detector found nothing at all (every score 0) is left out of `ids`: it failed to enrol.
+
+    Raises ConfigError where a label or a score is missing, UndefinedMetricError where vectors cancel out.
     """
     image_ND = np.asarray(embeddings, dtype=np.float64)
     unit_ND = normalise(image_ND)
     if not keep_norm:
         image_ND = unit_ND
+    ids, owner = _groups(template_ids, len(image_ND))
+    _, medium = _groups(media_ids, len(image_ND))
+    found = np.ones(ids.size, dtype=np.bool_)
     if detector_scores is not None:
         weights = np.asarray(detector_scores, dtype=np.float64)
         if weights.shape != (len(image_ND),) or not np.isfinite(weights).all() or (weights < 0).any():
             raise ConfigError("detector_scores must hold one finite weight, not negative, for each image")
         image_ND = image_ND * weights[:, None]
-    ids, owner = _groups(template_ids, len(image_ND))
-    _, medium = _groups(media_ids, len(image_ND))
+        found = np.bincount(owner, weights=weights, minlength=ids.size) > 0
     pairs, member = np.unique(np.stack([owner, medium], axis=1), axis=0, return_inverse=True)
     member = member.reshape(-1)
     media = _sum_by(image_ND, member, len(pairs)) / np.bincount(member, minlength=len(pairs))[:, None]
-    return Templates(ids, _directions(_sum_by(media, pairs[:, 0], ids.size)))
+    return Templates(ids[found], _directions(_sum_by(media, pairs[:, 0], ids.size)[found]))
 
 
 def _groups(labels: Labels, expected: int) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -17,8 +17,8 @@ from mien.specs import FaceInputSpec
 
 
 def pack_tensors(tensors: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """Return named tensors as one safetensors blob."""
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    """Return named tensors as one safetensors blob, each with its shape, () too."""
+    contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     return safetensors.numpy.save(contiguous, dict(metadata) if metadata else None)
 
 

@@ -371,8 +371,8 @@ def _with_room(
         return state.candidates, event.device_ids
     known = {device: state.candidates[device] for device in _fresh(rules, state, now)}
     room = WAITING_TIMES * rules.num_selected - len(known.keys() - state.labelled)
-    new = sorted(event.device_ids - event.labelled - known.keys())
-    return known, event.device_ids.difference(new[max(room, 0) :])
+    new = event.device_ids - event.labelled - known.keys()
+    return known, event.device_ids - new | {*choose(new, max(room, 0), rules.seed)}
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
@@ -382,7 +382,7 @@ def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: floa
 
 def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -> Transition:
     step = _participating(state, event.device_id)
-    if _has_reached(step, Step.TRAINED) or state.stage.is_over:
+    if _has_reached(step, Step.TRAINED) or step is Step.GONE or state.stage.is_over:
         return state, ()
     if rules.min_labelled and state.stage is Stage.TRAINING and event.device_id not in state.labelled:
         others = _num_done(state) - state.count_labelled(Step.TRAINED)

@@ -163,11 +163,15 @@ def map_limited(path: Path, limit_bytes: int, *, what: str) -> mmap.mmap | bytes
     """Return a file's bytes where they lie, and not in memory until they are looked at; raises as `read_limited`.
 
     Only of a file that nobody writes to again: one that is replaced by another, or removed, stays as it was mapped.
+    File systems that map no files, as some of networks and of containers, have it read.
     """
     if _check_size(path, limit_bytes, what) == 0:  # nothing cannot be mapped
         return b""
     with path.open("rb") as file:
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        try:
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError:
+            return file.read()
 
 
 def _check_size(path: Path, limit_bytes: int, what: str) -> int:

@@ -103,9 +103,14 @@ class JudgedClaim:
 
     @property
     def is_explained(self) -> bool:
-        """Whether a reason is known and measured claims show it."""
+        """Whether a reason is given and measured claims have the verdicts that it names."""
         wanted = self.claim.shown
         return bool(self.claim.reason and wanted) and [t.verdict for t in self.evidence] == [w[2] for w in wanted]
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether what shows the reason holds: an interval that includes zero points to a reason and shows none."""
+        return self.is_explained and all(test.verdict == "holds" for test in self.evidence)
 
 
 @functools.cache
@@ -231,9 +236,15 @@ def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:
         lines += ["|---|---|---|---|---|---|"]
         lines += [_line(answer) for answer in found if answer.claim.paper == paper]
     failed = [answer for answer in found if answer.verdict == "does not hold"]
-    shown = sum(answer.is_explained for answer in failed)
+    shown = sum(answer.is_shown for answer in failed)
+    likely = sum(answer.is_explained for answer in failed) - shown
     lines += ["", "### Why claims do not hold", ""]
-    lines += [f"Of {len(failed)} claims that do not hold, an experiment shows the reason of {shown}.", ""]
+    lines += [
+        f"Of {len(failed)} claims that do not hold, an experiment shows the reason of {shown}. "
+        f"Of {likely} it points to one,",
+        "marked *likely*: the interval of what would show it includes zero.",
+        "",
+    ]
     lines += ["| claim | reason | shown by |", "|---|---|---|", *map(_why, failed), ""]
     titles = {test.study: test.section for answer in found for test in (*answer.trials, *answer.evidence)}
     lines += [f"[{study}]: #{anchor(title)}" for study, title in titles.items()]
@@ -280,7 +291,8 @@ def _why(answer: JudgedClaim) -> str:
     shown = "; ".join(
         f"{_link(t)}, {t.claim.text.removeprefix('... ')}: {t.difference}, {t.verdict}" for t in answer.evidence
     )
-    return f"| {claim.paper}: {claim.text} | {claim.reason} | {shown} |"
+    likely = "" if answer.is_shown else "*likely*: "
+    return f"| {claim.paper}: {claim.text} | {likely}{claim.reason} | {shown} |"
 
 
 def _link(test: Trial) -> str:
@@ -320,6 +332,7 @@ def as_mapping(found: Sequence[JudgedClaim]) -> dict[str, Any]:
                 "fairest": _mapped(answer.fairest) if answer.fairest else None,
                 "others": [_mapped(test) for test in (answer.trials[1:] if answer.fairest else answer.trials)],
                 "reason": answer.claim.reason if answer.is_explained and answer.verdict == "does not hold" else None,
+                "is_shown": answer.is_shown,
                 "shown": [_mapped(test) for test in answer.evidence] if answer.is_explained else [],
             }
             for answer in found

@@ -21,6 +21,7 @@ from device_sdk.rounds.attempts import Attempts
 from device_sdk.rounds.conditions import StatedConditions
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.events import Event, Transfer
+from device_sdk.rounds.masked import WaitingKeys
 from device_sdk.rounds.participate import Participant
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from device_sdk.server.client import ClientSettings, CoordinatorClient
@@ -110,7 +111,7 @@ class Bench:
         self.gallery.close()
         self.participant.attempts.close()
         self.gallery, attempts = open_stores(self.folder, self.key_store)
-        self.participant = replace(self.participant, gallery=self.gallery, attempts=attempts)
+        self.participant = replace(self.participant, gallery=self.gallery, attempts=attempts, waiting=WaitingKeys())
 
 
 def open_stores(folder: Path, key_store: KeyStore) -> tuple[Gallery, Attempts]:

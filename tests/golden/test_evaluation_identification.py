@@ -169,6 +169,16 @@ def test_pooling_means_within_media_and_sums_over_media() -> None:
         pool_templates(images, [1, 1, 1, 2], [7, 7, 8, 7], detector_scores=[1.0, -1.0, 1.0, 1.0])
 
 
+def test_a_template_in_which_the_detector_found_nothing_is_left_out_of_the_pool() -> None:
+    """Its images have no weight, so that it has no direction; the others are pooled as without it."""
+    images = np.array([[2.0, 0.0], [4.0, 1.0], [0.0, 3.0], [0.0, 5.0]])
+    pooled = pool_templates(images, [3, 1, 1, 2], [7, 7, 8, 7], detector_scores=[1.0, 0.0, 0.0, 0.5])
+    assert pooled.ids.tolist() == [2, 3]
+    assert pooled.vectors == pytest.approx(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    with pytest.raises(UndefinedMetricError, match="cancel"):
+        pool_templates(np.array([[1.0, 0.0], [-1.0, 0.0]]), [1, 1], [7, 8], detector_scores=[0.5, 0.5])
+
+
 def test_group_accuracies() -> None:
     groups = {
         name: FoldAccuracy((a, a), (1.0, 1.0), 10, 10, (10, 10))

@@ -125,6 +125,9 @@ def test_invites_that_are_used_or_over_no_longer_work(tmp_path: Path) -> None:
             transaction.add_invite(InviteRecord(token, "default", "", time - 600, ends, used))  # the fourth is unknown
     fleet.invites_path.write_text("".join(f"{url}\n" for url in urls))
     assert _num_open(fleet) == 1
+    with fleet.invites_path.open("a", encoding="utf-8") as file:
+        file.write("given to Ann: mien://join?v=1\n")
+    assert _num_open(fleet) == 1, "a fleet starts whatever its owner noted in the file"
 
 
 @pytest.fixture(name="taken")

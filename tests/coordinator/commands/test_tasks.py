@@ -26,7 +26,7 @@ from coordinator.commands.tasks import (
     said_of_earlier,
     said_of_population,
 )
-from mien.errors import AlreadyExistsError, ConfigError
+from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
 from mien.protocol.rounds import Stage
@@ -341,6 +341,14 @@ def test_a_population_of_which_no_phone_has_called_is_named(seen: tuple[str, ...
     assert not found or "device invite --population default --home fleet" in found
 
 
+def test_a_task_that_is_submitted_is_said_to_be_so_also_where_no_phones_can_be_asked_for() -> None:
+    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
+        yield operator_pb2.SeenDevice(device_id="a", population="other")
+        raise UnreachableError("the coordinator does not answer")
+
+    assert asyncio.run(said_of_population(devices(), "default", Path("fleet"))) == ""
+
+
 def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:
     task = TaskSpec("spring")
 
@@ -363,6 +371,9 @@ class _Refuses:
 
     async def tasks(self) -> list[operator_pb2.TaskStatus]:
         return []
+
+    async def seen_devices(self) -> AsyncIterator[operator_pb2.SeenDevice]:
+        yield operator_pb2.SeenDevice(population="default")
 
     async def submit(self, *_: object) -> operator_pb2.TaskStatus:
         raise ConfigError("the released model has no part adapter.*")

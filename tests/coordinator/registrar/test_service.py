@@ -205,6 +205,21 @@ def test_the_server_renews_its_own_certificate(registrar: LocalRegistrar) -> Non
         clock.ahead = timedelta(0)
 
 
+def test_no_certificate_is_renewed_that_could_live_no_longer(registrar: LocalRegistrar) -> None:
+    """Every handshake asks for it: in an authority's last month, each made another of the same end."""
+    clock = registrar.clock
+    clock.ahead = pki.AUTHORITY_LIFETIME - timedelta(days=20)
+    try:
+        leaf = ServerLeaf(registrar.home.authority(), ["localhost"], clock)
+        first = leaf._fresh()
+        assert leaf._fresh() is first
+        clock.ahead = pki.AUTHORITY_LIFETIME + timedelta(days=1)
+        with pytest.raises(CertificateError, match="authority's certificate has expired"):
+            leaf._fresh()
+    finally:
+        clock.ahead = timedelta(0)
+
+
 def test_who_may_call_operators_is_read_again_only_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -289,3 +289,29 @@ def test_a_bundle_that_another_replica_overtakes_is_not_released(postgres_url: s
     assert "sequence number 5" in second.message
     assert store.released_ids() == {B}
     store.close()
+
+
+def test_a_model_that_gates_let_pass_while_an_operator_rolls_it_out_has_one_roll_out(postgres_url: str) -> None:
+    store = Store.open(postgres_url, Clock())
+    store.add_model(model("a"), actor="alice")
+    store.release(A, population=None, actor="alice")
+    store.add_task(task())
+    close_round(store, "b", 1, CandidateState.WAITING)
+    waiting = store.candidate("t1", CandidateState.WAITING)
+    assert waiting is not None
+    passed = Decision(store.task("t1"), replace(waiting, state=CandidateState.PASSED, decided_ms=5), 0.1, RollOutSpec())
+
+    def judge(replica: Store) -> str:
+        replica.save_verdict(passed, Verdict(waiting, spec_json=b'{"spec":1}'))
+        return "judged"
+
+    def begin(replica: Store) -> str:
+        spec, by = RollOutSpec(), "alice"
+        return replica.start_roll_out(B, spec, population="default", actor=by, despite_gates=True).state
+
+    first, second = of_replicas_at_once(postgres_url, judge, begin)
+    assert first == "judged"
+    assert isinstance(second, ConfigError)
+    assert "being rolled out already" in second.message
+    assert [each.started_by for each in store.roll_outs()] == ["system:coordinator"]
+    store.close()

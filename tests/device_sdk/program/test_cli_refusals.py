@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,10 +16,13 @@ from typer.testing import CliRunner
 from device_sdk.people.gallery import Gallery
 from device_sdk.program.cli import app
 from device_sdk.program.words import typed
+from device_sdk.server.identity import IdentityFiles
+from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
 from mien.errors import TABLE, ConfigError, CorruptDataError, FileAccessError, InviteError, MienError, NotFoundError
 from tests.device_sdk.made_up_people import noise_crops, template_of
 from tests.device_sdk.programs import ENVIRONMENT, command
+from tests.device_sdk.scripted import Fleet
 from tests.device_sdk.synthetic import OWNER, images_of
 
 # Root may read and write everything, and so would see none of this.
@@ -115,6 +118,16 @@ def test_a_used_home_that_became_read_only(phone: Phone) -> None:
     assert phone.says("gallery", "list", bound=True) == (0, [])
     for words in ("gallery remove Ada --yes", "participate", "gallery wipe --yes"):
         assert "may not write" in phone.refuses(*words.split(), error=FileAccessError, bound=True)
+
+
+@needs_permissions
+def test_a_gallery_that_may_not_be_read_is_wiped_in_a_fleet_too(phone: Phone) -> None:
+    home = Home.at(phone.home)
+    files = IdentityFiles(home, open_key_store(phone.home, "auto"))
+    files.save(replace(Fleet.create(), key=files.key()).identity("127.0.0.1:9"))
+    (phone.home / "device.db").chmod(0o000)
+    assert phone.says("gallery", "wipe", "--yes", bound=True) == (0, [])
+    assert not (phone.home / "device.db").exists()
 
 
 @needs_permissions

@@ -16,6 +16,7 @@ from device_sdk.people.round_terms import SumTerms
 from device_sdk.people.trained import Pending
 from device_sdk.rounds.disclosure import Agreement
 from device_sdk.rounds.events import Event
+from device_sdk.rounds.masked import MaskedPart
 from device_sdk.rounds.participate import Counted, Failed, NotCounted, Step
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
@@ -26,6 +27,7 @@ from mien.errors import (
     LayoutMismatchError,
     MienError,
     ModelMismatchError,
+    UnreachableError,
     ViolationError,
 )
 from mien.protocol.rounds import RoundRef, Stage, Wait
@@ -35,7 +37,7 @@ from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivor
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.bench import REF, TASK, Bench, assignment, layout_of, open_bench
 from tests.device_sdk.private_sum import CONSISTENCY, KEYS, SECONDS, SHARES, UNMASK, UPLOAD, Peer, PrivateSum, Tell
-from tests.device_sdk.scripted import Fleet
+from tests.device_sdk.scripted import BrokenConnectionError, Fleet
 from tests.integration.real_fleet import small_model
 
 MASKED = replace(TASK, cohort=CohortSpec(size=7, min_reports=5), privacy=PrivacySpec(min_cohort=5))
@@ -388,6 +390,74 @@ def test_a_stage_that_is_told_again_hears_the_same_bytes(bench: Bench, make: Mak
     attempt = make(lose_stream={stage})
     assert isinstance(bench.participant.step(), Counted)
     assert all(len(set(said)) == 1 for said in attempt.heard.values())
+
+
+def lose_the_network(bench: Bench, stage: int) -> None:
+    """The next step ends with UnreachableError at a stage, as often as the phone tries; then all is well again."""
+    send_step, upload = bench.script.send_step, bench.script.upload
+
+    def broken(request: rounds_pb2.SendStepRequest) -> rounds_pb2.SendStepReply:
+        if request.stage == stage:
+            raise BrokenConnectionError
+        return send_step(request)
+
+    bench.script.send_step = broken
+    if stage == UPLOAD:
+        bench.script.upload = bench.script.fails_first(999, None, None)
+    with pytest.raises(UnreachableError):
+        bench.participant.step()
+    bench.script.send_step, bench.script.upload = send_step, upload
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_coordinator_out_of_reach_in_the_midst_of_a_sum_finds_its_keys_kept(
+    bench: Bench, make: Make, stage: int
+) -> None:
+    """It is gone for longer than the phone asks again, and back before the stage ends: nobody has dropped out."""
+    attempt, kept = make(), trained(bench)
+    lose_the_network(bench, stage)
+    assert bench.gallery.pending() is not None
+    assert isinstance(bench.participant.step(), Counted)
+    assert attempt.opening is not None
+    assert attempt.opening.sum.count == 7
+    assert all(len(set(said)) == 1 for said in attempt.heard.values())
+    assert bench.script.left_with == []
+    assert len(kept) == bench.kinds().count("training") == 1
+    assert bench.participant.waiting.take(RoundRef("t1", 2, 1)) is None
+    assert is_new(bench)
+
+
+def test_keys_that_wait_end_with_the_deadlines_the_update_and_the_agreement(
+    bench: Bench, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: set[int] = set()
+    forget = MaskedPart.forget
+
+    def noted(part: MaskedPart) -> None:
+        forget(part)
+        assert not part.is_under_way
+        forgotten.add(part.ref.attempt)
+
+    monkeypatch.setattr(MaskedPart, "forget", noted)
+    clock, agreement = bench.participant.clock, bench.participant.agreement
+    for attempt in range(1, 4):
+        make(ref=rounds_pb2.RoundRef(task_id="t1", round=2, attempt=attempt))
+        lose_the_network(bench, SHARES)
+        assert forgotten == set(range(1, attempt))
+        match attempt:
+            case 1:
+                clock.sleep(3600.0)
+                assert isinstance(outcome := bench.participant.step(), NotCounted)
+                assert outcome.code == "late"
+            case 2:
+                bench.gallery.set_consent("Owner", granted_unix_s=None)
+                with pytest.raises(ConfigError):
+                    bench.participant.step()
+                bench.gallery.set_consent("Owner", granted_unix_s=1)
+            case _:
+                bench.participant = replace(bench.participant, agreement=replace(agreement, min_cohort=1000))
+                assert isinstance(bench.participant.step(), NotCounted)
+        assert forgotten == set(range(1, attempt + 1))
 
 
 def test_a_phone_whose_vector_is_in_may_be_late_with_the_rest(bench: Bench, make: Make) -> None:

@@ -83,6 +83,18 @@ def test_a_second_face_brings_an_arena_and_the_same_numbers(monkeypatch: pytest.
     np.testing.assert_array_equal(first, third)
 
 
+def test_a_graph_that_trains_is_loaded_once_for_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels, session = list[onnxruntime.GraphOptimizationLevel](), onnxruntime.InferenceSession
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda data, options, **more: levels.append(options.graph_optimization_level) or session(data, options, **more),
+    )
+    trained = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 1))
+    assert trained.num_steps > 1
+    assert levels.count(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL) == 1, "no other graph is left as it was"
+
+
 def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:
     whole, form = [TINY.part("*")], FULL_FORMS[0]
     export_graphs(

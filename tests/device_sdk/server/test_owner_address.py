@@ -16,8 +16,8 @@ from device_sdk.server.identity import IdentityFiles
 from device_sdk.server.retry import RetryPolicy
 from device_sdk.storage.home import Home
 from device_sdk.storage.keystore import open_key_store
-from mien.errors import DrainingError, MienError, RateLimitedError
-from mien.protocol.rounds import RoundRef, Stage
+from mien.errors import DiskFullError, DrainingError, MienError, RateLimitedError, UnreachableError
+from mien.protocol.rounds import RoundRef, Stage, Wait
 from mien.protocol.v1 import rounds_pb2
 from simulation.testing import free_port
 from tests.device_sdk.clocks import ShiftedClock
@@ -155,6 +155,25 @@ def test_a_phone_begins_where_its_tasks_were_run_last(fleet: Fleet) -> None:
             assert client.address == joined_at
     assert first.calls == ["check_in", "hello"]
     assert owner.calls == ["hello", "hello", "check_in"]
+
+
+@pytest.mark.parametrize("error", [UnreachableError("the gallery is in use"), DiskFullError("no space left")])
+def test_an_address_that_cannot_be_noted_costs_no_assignment_and_no_upload(fleet: Fleet, error: MienError) -> None:
+    def full(_address: str) -> None:
+        raise error
+
+    first, owner = Script(), Script()
+    with scripted_coordinator(fleet, first) as joined_at, scripted_coordinator(fleet, owner) as address:
+        leads_to(first, address)
+        with CoordinatorClient(
+            fleet.identity(joined_at), ShiftedClock(), random.Random(0), SETTINGS, on_moved=full
+        ) as client:
+            assert client.check_in(()) == Wait(1.5, "", cannot_train=False)
+            assert client.address == address
+            owner.upload = owner.fails_first(1, DrainingError("soon over"), None)
+            client.upload(REF, b"vector")
+            assert client.address == joined_at
+    assert first.calls == ["check_in", "upload_status", "upload"]
 
 
 def test_a_device_remembers_it_from_one_connection_to_the_next(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -87,6 +88,23 @@ def test_of_several_who_make_a_key_at_once_one_does(tmp_path: Path) -> None:
     for number, keys in enumerate(zip(*made, strict=True)):
         assert [key for key in keys if key is not None] == [FileKeyStore(tmp_path / "keys").read(str(number))]
     assert len(list((tmp_path / "keys").iterdir())) == 25
+
+
+def test_where_files_have_no_second_name_a_key_is_kept_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FAT has no links, and Android lets apps make none: each refuses with another error."""
+    store = FileKeyStore(tmp_path / "keys")
+    for name, refused in (("fat", errno.EPERM), ("android", errno.EACCES), ("fuse", errno.ENOSYS)):
+
+        def link(*_names: object, refused: int = refused, **_how: object) -> None:
+            raise OSError(refused, os.strerror(refused))
+
+        monkeypatch.setattr(os, "link", link)
+        key = store.create(name)
+        assert store.read(name) == key
+        with pytest.raises(AlreadyExistsError):
+            store.create(name)
+        assert store.read(name) == key
+    assert sorted(file.name for file in (tmp_path / "keys").iterdir()) == ["android.key", "fat.key", "fuse.key"]
 
 
 def test_key_files_are_private_from_the_first_byte(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ WHY: Final = {
     "over model": "model",
     "in the last 24 hours": "day",
     "over all their sums": "epsilon",
+    "the owner's limit is": "owner",
     "is counted already": "adds up",
     "sums of this task already": "task",
 }
@@ -72,7 +73,8 @@ def terms(task: str, number: int = 1, attempt: int = 1, noise: NoiseTerms = CLEA
 class Step:
     """One step of a phone: it begins an attempt, sends its vector (`mask`), or gives out shares (`open`).
 
-    `at_s` is when, from the beginning on; `caps` are a task's participations and their distance.
+    `at_s` is when, from the beginning on; `caps` are a task's participations and their distance; `max_epsilon` is the
+    owner's limit, 0 without one.
     """
 
     do: str
@@ -83,6 +85,7 @@ class Step:
     method: str = "fedavg"
     limits: SumLimits = DEFAULTS
     population: str = "here"
+    max_epsilon: float = 0.0
 
 
 def begins(*told: RoundConfig, **more: Any) -> list[Step]:
@@ -104,6 +107,7 @@ def _stories() -> dict[str, list[Step]]:
     small, large = replace(NOISE, target_epsilon=2.0), replace(NOISE, target_epsilon=1000.0)
     dear = replace(NOISE, noise_multiplier=1.5)
     many = [terms(f"task {n // 3}", n % 3 + 1, noise=dear) for n in range(8)]
+    spent = epsilon_rdp([(_released(terms("old", noise=dear)), 3)], 1e-6)
     three = SumLimits(per_day=3)
     day = [terms(f"day {n}", model=chr(97 + n)) for n in range(9)]
     return {
@@ -150,6 +154,18 @@ def _stories() -> dict[str, list[Step]]:
         "sums of another population are not this one's": [
             *opens(terms("t"), population="elsewhere"),
             *opens(terms("u")),
+        ],
+        "an owner's limit is over every population's sums, a promise over its own": [
+            *masks(*(terms(f"old {n}", noise=dear) for n in range(3)), population="elsewhere"),
+            *begins(terms("a", noise=dear), max_epsilon=spent),
+            *masks(*(terms(f"new {n}", noise=dear) for n in range(3))),
+            *begins(terms("b", noise=dear), max_epsilon=1.5 * spent),
+            *begins(terms("c", noise=dear), max_epsilon=4 * spent),
+        ],
+        "an owner's limit ends with a sum without noise, of whatever population": [
+            *opens(terms("t"), population="elsewhere"),
+            *begins(terms("u", noise=NOISE), max_epsilon=1000.0),
+            *begins(terms("v", noise=NOISE)),
         ],
         "a promise holds over all tasks, whatever they are called": masks(*many),
         "the smallest promise holds, and none survives a sum without noise": [
@@ -209,7 +225,7 @@ def _told(steps: Sequence[Step], home: Path, tasks: _Table, rounds: _Table) -> l
         clock.unix_s = NOW_S + step.at_s
         log = Attempts.open(home / "attempts.db", key_store, PopulationId(step.population), clock)
         task = task_of(step.terms.noise, step.caps, step.method)
-        ends = _ends(log.under(promised(task, None, step.limits), step.pictures), step)
+        ends = _ends(log.under(promised(task, step.max_epsilon or None, step.limits), step.pictures), step)
         told.append(
             {
                 "do": step.do,
@@ -220,6 +236,7 @@ def _told(steps: Sequence[Step], home: Path, tasks: _Table, rounds: _Table) -> l
                 "unix_s": int(clock.unix_s),
                 "per_model": step.limits.per_model,
                 "per_day": step.limits.per_day,
+                "max_epsilon": step.max_epsilon,
                 "ends": ends,
                 "sums_today": sums_today(log.sums(), int(clock.unix_s)),
             }

@@ -276,6 +276,13 @@ def test_devices_without_a_part_are_dropped_and_the_quorum_still_holds() -> None
 
 
 @pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
+def test_what_a_device_says_after_it_left_takes_nothing_out_of_the_sum(stage: Stage) -> None:
+    gone, _ = advance(SECURE, at(stage), Left("a", "draining"), 3.0)
+    for event in (Trained("a"), Uploaded("a"), Left("a", "draining")):
+        assert advance(SECURE, gone, event, 4.0) == (gone, ())
+
+
+@pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
 def test_a_dropped_device_that_had_left_does_not_count(stage: Stage) -> None:
     state, _ = advance(SECURE, at(stage), Left("a", "draining"), 3.0)
     assert state.devices(Step.GONE) == ("a",)
@@ -459,6 +466,16 @@ def test_a_cohort_that_waits_for_a_source_remembers_four_times_those_that_it_ask
     assert set(others.candidates) == set(crowd[30:]), "places of silent devices are free"
     plain = after(replace(RULES, num_selected=50), (1.0, CheckedIn(frozenset(crowd))))
     assert len(plain.candidates) == 40
+
+
+def test_chance_and_no_id_says_which_phones_of_a_crowd_wait_for_a_source() -> None:
+    crowd = [f"d{number:02}" for number in range(40)]
+    waited = set[str]()
+    for seed in range(30):
+        state = after(replace(SOURCE, seed=seed), (1.0, CheckedIn(frozenset(crowd))))
+        assert len(state.candidates) == 16
+        waited |= state.candidates.keys()
+    assert waited == set(crowd)
 
 
 def test_a_labelled_device_that_comes_again_without_labels_counts_as_any_other() -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import mmap
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Final
 
+import numpy as np
 import pytest
+
+from mien.shell.files import map_limited
+from mien.shell.memory import forget_pages
+
+UNMAPPABLE: Final = Path("/sys/devices/system/cpu/online")
 
 FAULTS = """
 import resource, sys
@@ -88,6 +96,16 @@ def test_what_lies_in_a_file_leaves_the_memory_and_stays_as_it_is(tmp_path: Path
     assert [line.split()[1:] for line in lines] == [["250000.0", "250000.0"]] * 2
     assert int(lines[0].split()[0]) > 900, "kilobytes: all of it was looked at"
     assert int(lines[1].split()[0]) == 0
+
+
+@pytest.mark.skipif(not UNMAPPABLE.exists(), reason="a file system that maps no files is that of Linux's settings")
+def test_where_no_file_can_be_mapped_one_is_read() -> None:
+    with UNMAPPABLE.open("rb") as file, pytest.raises(OSError, match="No such device"):
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    data = map_limited(UNMAPPABLE, 2**20, what="it")
+    assert data == UNMAPPABLE.read_bytes()
+    assert data
+    forget_pages(np.frombuffer(data, np.uint8))
 
 
 LOOKS = """

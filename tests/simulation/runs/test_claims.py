@@ -107,8 +107,18 @@ def test_a_reason_needs_an_experiment_that_shows_it() -> None:
     assert not answer("holds", ("b", "why: no room", "holds")).is_explained
     assert not answer("holds").is_explained
     told = claims.summary([answer("does not hold", ("a", "why: no room", "holds"))], {"Paper": "Somebody"})
-    assert "an experiment shows the reason of 0." in told
+    assert "an experiment shows the reason of 0. Of 0 it points to one" in told
     assert "there is no room" not in told
+
+
+def test_an_interval_that_includes_zero_shows_no_reason() -> None:
+    why = Trial("a", Claim("why: room", "x", "y", "eer", kind="why"), Setting(), "+0.01 ± 0.10 (EER)", "holds", 3)
+    for verdict, said in (("holds", "| there is room |"), ("holds on average", "| *likely*: there is room |")):
+        claim = replace(BETTER, reason="there is room", shown=(("a", "why: room", verdict),))
+        (answer,) = claims.judged([claim], [trial("does not hold"), replace(why, verdict=verdict)])
+        assert answer.is_explained
+        assert answer.is_shown == claims.as_mapping([answer])["claims"][0]["is_shown"] == (verdict == "holds")
+        assert said in claims.summary([answer], {"Paper": "Somebody"})
 
 
 def measure(job: Job) -> dict[str, float]:

@@ -170,10 +170,11 @@ public class TrainingTest extends ScreenRunner {
         assertFalse("nothing is waited for meanwhile", isShown(screen, R.id.training_waiting));
         draw(screen, "training-round");
         assertFalse(sends, sends.contains("labelled faces"));
-        phone().training.disclose(disclosure("\"must_include\""));
+        Disclosure labelled = disclosure("\"must_include\"");
+        phone().training.disclose(labelled);
         String besides = text(opened(), R.id.training_told);
         assertTrue(besides, besides.contains("includes 1 or more devices with labelled faces"));
-        assertTrue(besides, besides.contains("the others hide among " + (told.fewest - 1) + "."));
+        assertTrue(besides, besides.contains("the others hide among " + (labelled.fewest - 1) + "."));
         phone().training.stopAndWait();
     }
 

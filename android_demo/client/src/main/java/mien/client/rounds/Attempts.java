@@ -46,7 +46,7 @@ public final class Attempts {
                     if (hasBegun(attempt)) {
                         throw new MienException(ErrorCode.REPLAY, attempt + " is not new here; check in again");
                     }
-                    budget.check(now(config), sums(population));
+                    budget.check(now(config), sums(null));
                     vault.put(BEGUN + attempt.task(), record(AT_BEGIN, config.toBytes()));
                 }
             }
@@ -55,7 +55,7 @@ public final class Attempts {
             public void recordMasked(AttemptId attempt) {
                 synchronized (Attempts.this) {
                     OwnSum coming = now(reached(attempt, AT_MASKED));
-                    budget.check(coming, sums(population));
+                    budget.check(coming, sums(null));
                     advance(coming.terms, AT_MASKED);
                     vault.put(name(attempt), record(AT_MASKED, coming.toBytes()));
                 }
@@ -144,7 +144,8 @@ public final class Attempts {
         return of(sums, population);
     }
 
-    private static List<OwnSum> of(List<OwnSum> sums, String population) {
+    /** Returns those of a population (null: of any). */
+    static List<OwnSum> of(List<OwnSum> sums, String population) {
         List<OwnSum> found = new ArrayList<>();
         for (OwnSum sum : sums) {
             if (sum.isOf(population)) {

@@ -31,18 +31,26 @@ final class Budget {
         this.agreement = agreement;
     }
 
-    /** Throws BUDGET_EXCEEDED unless one more sum is covered. */
-    void check(OwnSum coming, List<OwnSum> earlier) {
-        checkPromise(coming, earlier);
+    /**
+     * Throws BUDGET_EXCEEDED unless one more sum is covered; told that, then all sums so far, of any population. The owner's
+     * largest epsilon is over all of them, the rest over those of the coming sum's population.
+     */
+    void check(OwnSum coming, List<OwnSum> sums) {
+        List<OwnSum> here = Attempts.of(sums, coming.population);
+        checkPromise(coming, here);
+        if (!Double.isInfinite(agreement.maxEpsilon)) {
+            Ledger.checkOwner(coming.terms, terms(sums), agreement.maxEpsilon);
+        }
+        Ledger.check(coming.terms, terms(here));
+        checkLimits(coming, here);
+    }
+
+    private static List<RoundConfig> terms(List<OwnSum> sums) {
         List<RoundConfig> terms = new ArrayList<>();
-        for (OwnSum sum : earlier) {
+        for (OwnSum sum : sums) {
             terms.add(sum.terms);
         }
-        if (!Double.isInfinite(agreement.maxEpsilon)) {
-            Ledger.checkOwner(coming.terms, terms, agreement.maxEpsilon);
-        }
-        Ledger.check(coming.terms, terms);
-        checkLimits(coming, earlier);
+        return terms;
     }
 
     /** Throws BUDGET_EXCEEDED for a round that would put this device into more sums than the task promises it. */

@@ -25,7 +25,7 @@ public final class Agreement {
     public final int minPeerAgeDays;
     /** Whether younger ones count as well whose hardware attested their key. */
     public final boolean countsAttestedPeers;
-    /** The most that all sums of the population together may tell of this device; infinite without a limit. */
+    /** The most that all sums together, of whatever population, may tell of this device; infinite without a limit. */
     public final double maxEpsilon;
     /** Whether these pictures also measure models, by sums of scores. */
     public final boolean measures;

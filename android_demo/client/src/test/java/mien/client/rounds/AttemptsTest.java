@@ -39,6 +39,7 @@ public class AttemptsTest {
         WHY.put("model", "over model");
         WHY.put("day", "in the last 24 hours");
         WHY.put("epsilon", "over all their sums");
+        WHY.put("owner", "the owner's limit is");
         WHY.put("adds up", "is counted already");
         WHY.put("task", "sums of this task already");
     }
@@ -141,8 +142,11 @@ public class AttemptsTest {
     }
 
     private String ended(Folder home, Vectors step) {
+        Agreement limits = agreed(step.at("per_model").word(), step.at("per_day").word());
+        double maxEpsilon = step.at("max_epsilon").real();
         Budget budget =
-                new Budget(task(step.at("task").word()), agreed(step.at("per_model").word(), step.at("per_day").word()));
+                new Budget(
+                        task(step.at("task").word()), maxEpsilon == 0 ? limits : limits.withMaxEpsilon(maxEpsilon));
         AttemptLog log =
                 new Attempts(vault(home))
                         .under(budget, step.at("population").text(), step.at("pictures").bytes(), clock);
