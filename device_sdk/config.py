@@ -124,6 +124,6 @@ def load_config(path: Path, options: Mapping[str, Any] | None = None) -> Resolve
     """
     if path.exists() and not path.is_file():
         raise ConfigError(f"{path} is not a file; move it away, or write the settings there")
-    stated = read_toml(path, MAX_CONFIG_BYTES) if path.exists() else {}
+    stated = read_toml(path, MAX_CONFIG_BYTES, what=str(path)) if path.exists() else {}
     given = {name: (value, "option") for name, value in (options or {}).items() if value is not None}
-    return resolve(DeviceConfig, stated, path.name, given)
+    return resolve(DeviceConfig, stated, path, given)

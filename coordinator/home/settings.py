@@ -52,7 +52,7 @@ class Settings(Generic[T]):
         given = {name: (value_of(environment[at]), at) for name, at in variables.items() if at in environment}
         told = {name: value for name, value in (flags or {}).items() if value is not None}
         given |= {name: (value, "--" + name.replace("_", "-")) for name, value in told.items()}
-        return resolve(self.kind, read_toml(path, _MAX_FILE_BYTES), path.name, given)
+        return resolve(self.kind, read_toml(path, _MAX_FILE_BYTES, what=str(path)), path, given)
 
     def variable(self, name: str) -> str:
         """Return the environment variable that holds a setting."""

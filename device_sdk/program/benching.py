@@ -44,13 +44,18 @@ class Looked:
     threshold_by_hand: float | None = None
     trains: bool = True
     auto_embeds: str = ""
+    auto_trains: str = ""
 
     @property
     def runtime(self) -> RuntimeName:
-        """The setting to keep: the fastest engine; "auto" where that embeds with it and nothing is trained yet, so that
-        a fleet that is joined later is free to be trained for by another one.
+        """The setting to keep: the fastest engine, or "auto", which may embed with another one than it trains with,
+        where nothing that was measured is faster than its two. Of a device that trains nothing only embedding counts.
         """
-        return "auto" if not self.trains and self.fastest.engine == self.auto_embeds else self.fastest.engine
+        if not self.trains:
+            return "auto" if self.fastest.engine == self.auto_embeds else self.fastest.engine
+        embeds = next((each.embed_ms for each in self.engines if each.engine == self.auto_embeds), None)
+        is_as_fast = embeds is not None and embeds <= (self.fastest.embed_ms or 0.0)
+        return "auto" if is_as_fast and self.fastest.engine == self.auto_trains else self.fastest.engine
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -75,8 +80,8 @@ class Looked:
         except UnavailableError:
             return None
 
-    def show(self, tier: str, now_used: str | None, *, saved: bool) -> None:
-        """Print it for people."""
+    def show(self, tier: str, now_used: str | None, config: Path, *, saved: bool) -> None:
+        """Print it for people; `config` is where the engine is kept, if it was `saved`."""
         heads = ("step (ms)", "memory of a step (MB)") if self.trains else ()
         table = Table("engine", "embedding (ms)", *heads, box=None)
         for engine in self.engines:
@@ -98,6 +103,16 @@ class Looked:
         say(self._conclusion(tier, now_used, saved=saved))
         if self.threshold_by_hand is not None:
             say(said_of_threshold(self.threshold_by_hand, now_used or tier))
+        if saved:
+            say(f'Kept: runtime = "{self.runtime}" in {config}{self._of_auto()}.')
+
+    def _of_auto(self) -> str:
+        """Return which engines "auto" is on this device, where that is kept."""
+        if self.runtime != "auto":
+            return ""
+        if not self.trains or self.auto_embeds == self.auto_trains:
+            return f" ({self.auto_embeds})"
+        return f" ({self.auto_embeds} embeds, {self.auto_trains} trains)"
 
     def _of_engines(self) -> str:
         """Return which engine is the fastest, at what, and what a dash stands for where there is one."""
@@ -148,11 +163,12 @@ def looked_at(device: Device) -> Looked:
         by_hand,
         trains=device.is_in_fleet,
         auto_embeds=resolve(embedding_choice(model.spec, model.layout, "auto", device.home.graphs)),
+        auto_trains=resolve("auto"),
     )
 
 
 def kept(found: Looked, home: Path, tier: str | None) -> str:
-    """Write the fastest engine and a form, by default the chosen one, into device.toml; returns the form.
+    """Write the engine to keep and a form, by default the chosen one, into device.toml; returns the form.
 
     Where variants were not looked at, nothing was chosen: without `tier` the form stays as the owner set it.
     """

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,7 +126,7 @@ def join(
                 "way than the invite came. If a digit differs, enrol nobody here: delete this home, and ask for "
                 "another invite."
             )
-        identity = device.join(url)
+        identity, people = device.join(url), device.people()
     result = {
         "device_id": identity.device_id,
         "population": identity.population,
@@ -137,7 +137,7 @@ def join(
 
     def human() -> None:
         say(f"Joined population {identity.population!r} as device {identity.device_id}.")
-        say(f"Next: mien-device enroll NAME FOLDER{_home_flag(home)}")
+        say(f"Next: {_next_of(people, home)}")
 
     shell.emit(result, as_json=as_json, human=human)
 
@@ -258,10 +258,24 @@ def _home_flag(home: Path) -> str:
 def _said_of_training(person: Person, home: Path) -> str:
     if person.trains:
         return "Their pictures train the model."
+    return f"Their pictures do not train the model; if they agree to that later: {_agree(person, home)}"
+
+
+def _agree(person: Person, home: Path) -> str:
+    """Return the command with which a person's consent is noted."""
     name = shlex.quote(person.name)
     options = f"--give{_home_flag(home)}"
-    agree = f"mien-device gallery consent {f'{options} -- {name}' if name.startswith('-') else f'{name} {options}'}"
-    return f"Their pictures do not train the model; if they agree to that later: {agree}"
+    return f"mien-device gallery consent {f'{options} -- {name}' if name.startswith('-') else f'{name} {options}'}"
+
+
+def _next_of(people: Sequence[Person], home: Path) -> str:
+    """Return the next command on a device that joined, with the people who are enrolled on it."""
+    participate = f"mien-device participate{_home_flag(home)}"
+    if not people:
+        return f"mien-device enroll NAME FOLDER{_home_flag(home)}"
+    if any(person.trains for person in people):
+        return participate
+    return f"where somebody agrees that their pictures train the model, {_agree(people[0], home)}; then {participate}"
 
 
 @app.command()
@@ -744,7 +758,7 @@ def bench(
     shell.emit(
         {**found.to_plain(), "tier": chosen, "saved": save, "in_use": now_used},
         as_json=as_json,
-        human=lambda: found.show(chosen, now_used, saved=save),
+        human=lambda: found.show(chosen, now_used, device.home.config, saved=save),
     )
 
 

@@ -22,8 +22,8 @@ def keep_setting(config: Path, name: str, value: str) -> None:
 
     Raises ConfigError, with the line to write by hand, for a text in which that cannot be done; it stays as it was.
     """
-    text = read_limited(config, MAX_CONFIG_BYTES, what=config.name).decode() if config.exists() else ""
-    before = parse_toml(text, config.name)
+    text = read_limited(config, MAX_CONFIG_BYTES, what=str(config)).decode() if config.exists() else ""
+    before = parse_toml(text, str(config))
     table, _, key = name.rpartition(".")
     wanted = copy.deepcopy(before)
     (wanted.setdefault(table, {}) if table else wanted)[key] = value
@@ -31,14 +31,14 @@ def keep_setting(config: Path, name: str, value: str) -> None:
         return
     for changed in _spellings(text, table, key, f'"{value}"'):
         try:
-            found = parse_toml(changed, config.name)
+            found = parse_toml(changed, str(config))
         except ConfigError:
             continue
         if found == wanted:
             write_atomically(config, changed.encode())
             return
     raise ConfigError(
-        f'{config.name} is written in a way that this program cannot change; write {name} = "{value}" in it by hand, '
+        f'{config} is written in a way that this program cannot change; write {name} = "{value}" in it by hand, '
         "in the place of what it says of that now"
     )
 

@@ -44,7 +44,7 @@ TABLE: Final[tuple[tuple[str, _Replacement], ...]] = (
     (r"`Device\.export\(\)`", "`mien-device gallery export`"),
     (r"`Device\.wipe\(\)`", "`mien-device gallery wipe`"),
     (r'`Device\.update\(\)` with `runtime="(\w+)"`', r"`mien-device update --runtime \1`"),
-    (r'`device_sdk\.export` with `engine="(\w+)"`', r"`python -m device_sdk.export --engine \1`"),
+    (r'`device_sdk\.export` with `engine="(\w+)"`', r"`python -m device_sdk.export MODEL --out FOLDER --engine \1`"),
     (r"`max_batch` or `max_classes`", "--max-batch or --max-classes"),
     (r"`device_sdk\.export`", "`python -m device_sdk.export MODEL --out FOLDER`"),
     (r"another program that takes part\b", "another mien-device participate"),

@@ -45,11 +45,13 @@ def read_toml(path: Path, limit_bytes: int, *, what: str | None = None) -> dict[
 
 
 def resolve(
-    kind: type[T], stated: Mapping[str, Any], stated_in: str, given: Mapping[str, tuple[Any, str]]
+    kind: type[T], stated: Mapping[str, Any], stated_in: Path, given: Mapping[str, tuple[Any, str]]
 ) -> Resolved[T]:
-    """Return the settings that a file states, with what is `given` by name laid over them: values and their origins.
+    """Return the settings that a file states, with what is `given` by name laid over them: values and their origins,
+    of which the file is one by its name.
 
-    Raises ConfigError naming the field, its value and the nearest known field, and the file where that is at fault.
+    Raises ConfigError naming the field, its value and the nearest known field, and the file's path where that is at
+    fault: a machine may have several homes.
     """
     laid = {name: dict(value) if isinstance(value, dict) else value for name, value in stated.items()}
     for name, (value, _) in given.items():
@@ -59,11 +61,11 @@ def resolve(
             raise ConfigError(f"{table} is {target!r}; it must be a table, as in [{table}]")
         target[key] = value
     config, names = _read(kind, laid, stated, stated_in), set(_dotted("", stated))
-    origins = {name: stated_in if name in names else "default" for name, _ in _plain("", config)}
+    origins = {name: stated_in.name if name in names else "default" for name, _ in _plain("", config)}
     return Resolved(config, origins | {name: origin for name, (_, origin) in given.items()})
 
 
-def _read(kind: type[T], laid: Mapping[str, Any], stated: Mapping[str, Any], stated_in: str) -> T:
+def _read(kind: type[T], laid: Mapping[str, Any], stated: Mapping[str, Any], stated_in: Path) -> T:
     """Return the record of the values `laid`; raises ConfigError, which names the file where that alone is at fault."""
     try:
         return from_mapping(kind, laid)

@@ -19,7 +19,7 @@ from device_sdk.people.backup import unseal_backup
 from device_sdk.people.enrolled import Person
 from device_sdk.people.gallery import Gallery
 from device_sdk.people.trained import Pending
-from device_sdk.program.cli import _said_of_training, app
+from device_sdk.program.cli import _next_of, _said_of_training, app
 from device_sdk.storage.home import default_root
 from device_sdk.storage.keystore import FileKeyStore, open_key_store
 from mien.errors import (
@@ -376,6 +376,24 @@ def test_mistakes_are_found_before_a_model_is_fetched(home: Path, tmp_path: Path
     (folder / "a.jpg").write_bytes(b"")
     assert isinstance(refused("enroll", "ada", folder, "--home", home), AlreadyExistsError)
     assert isinstance(refused("enroll", " ", folder, "--home", home), ConfigError)
+
+
+@pytest.mark.parametrize(
+    ("people", "told"),
+    [
+        ((), "mien-device enroll NAME FOLDER --home phone"),
+        (
+            (Person(1, "Ada", 0, None),),
+            "where somebody agrees that their pictures train the model, mien-device gallery consent Ada --give --home "
+            "phone; then mien-device participate --home phone",
+        ),
+        ((Person(1, "Ada", 0, None), Person(2, "Bo", 0, 1)), "mien-device participate --home phone"),
+    ],
+)
+def test_what_a_device_that_joined_does_next_follows_from_who_is_enrolled(
+    people: tuple[Person, ...], told: str
+) -> None:
+    assert _next_of(people, Path("phone")) == told
 
 
 @pytest.mark.parametrize(

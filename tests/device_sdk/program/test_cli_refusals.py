@@ -97,7 +97,7 @@ def test_a_gallery_that_is_a_folder(phone: Phone, words: str) -> None:
 def test_settings_that_cannot_be_read(phone: Phone, words: str) -> None:
     settings = phone.home / "device.toml"
     settings.write_text("= broken [")
-    assert "device.toml is not valid TOML" in phone.refuses(*words.split(), error=ConfigError)
+    assert f"{settings} is not valid TOML" in phone.refuses(*words.split(), error=ConfigError)
     settings.unlink()
     settings.mkdir()
     assert "device.toml is not a file" in phone.refuses(*words.split(), error=ConfigError)

@@ -86,6 +86,10 @@ def test_what_the_table_names_exists() -> None:
         ("task '`participation.allow_reveal = [x]`' is", "task '`participation.allow_reveal = [x]`' is"),
         ('`participation.allow_reveal = ["a; b"]`', "--allow-reveal 'a; b'"),
         ('your wish: `participation.outside_methods = ["mine"]`', 'participation.outside_methods = ["mine"] in its'),
+        (
+            'export it (`device_sdk.export` with `engine="onnxruntime"`)',
+            "export MODEL --out FOLDER --engine onnxruntime`)",
+        ),
         ("call `Device.update()` with an invite", "run `mien-device update`"),
         (
             "ask the operator to measure this model's thresholds and sign it anew, then",

@@ -26,7 +26,7 @@ class Outer:
 
 def test_each_layer_lies_over_the_one_before() -> None:
     stated = {"inner": {"size": 5, "names": ["x"]}}
-    resolved = resolve(Outer, stated, "file.toml", {"inner.size": (7, "--size"), "word": ("b", "MIEN_WORD")})
+    resolved = resolve(Outer, stated, Path("home/file.toml"), {"inner.size": (7, "--size"), "word": ("b", "MIEN_WORD")})
     assert resolved.config == Outer("b", Inner(7, names=("x",)))
     assert resolved.values() == {"word": "b", "inner.size": 7, "inner.limit": None, "inner.names": ["x"]}
     assert resolved.origins == {
@@ -40,16 +40,16 @@ def test_each_layer_lies_over_the_one_before() -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match=r"did you mean 'inner\.size'"):
-        resolve(Outer, {}, "file.toml", {"inner.sise": (1, "--sise")})
+        resolve(Outer, {}, Path("home/file.toml"), {"inner.sise": (1, "--sise")})
     with pytest.raises(ConfigError, match=r"inner is 3; it must be a table, as in \[inner\]"):
-        resolve(Outer, {"inner": 3}, "file.toml", {"inner.size": (1, "--size")})
+        resolve(Outer, {"inner": 3}, Path("home/file.toml"), {"inner.size": (1, "--size")})
 
 
 def test_the_file_is_named_where_it_is_at_fault_and_not_for_an_option() -> None:
-    with pytest.raises(ConfigError, match=r"^file\.toml: unknown field 'inner\.sise'; did you mean 'inner\.size'"):
-        resolve(Outer, {"inner": {"sise": 1}}, "file.toml", {})
+    with pytest.raises(ConfigError, match=r"^home/file\.toml: unknown field 'inner\.sise'; did you mean 'inner\.size'"):
+        resolve(Outer, {"inner": {"sise": 1}}, Path("home/file.toml"), {})
     with pytest.raises(ConfigError, match=r"^unknown field 'inner\.sise'"):
-        resolve(Outer, {}, "file.toml", {"inner.sise": (1, "--sise")})
+        resolve(Outer, {}, Path("home/file.toml"), {"inner.sise": (1, "--sise")})
 
 
 def test_a_file_that_is_no_toml_is_refused_by_its_name(tmp_path: Path) -> None:
