@@ -63,6 +63,16 @@ def key_flag(home: Path) -> str:
     return f" --key {typed(beside) if beside.is_file() else 'release.key'}"
 
 
+def operator_flag(home: Path) -> str:
+    """Return what a command about invites that is told to type next needs beside a coordinator's folder.
+
+    Where a quick start made that, the operator's folder lies beside it; any other is taken to be the usual one.
+    """
+    beside = home.parent / "operator"
+    usual = Path(os.environ.get("MIEN_OPERATOR_HOME") or _usual_operator())
+    return f" --operator {typed(beside)}" if beside != usual and (beside / "registrar.toml").is_file() else ""
+
+
 def _usual_operator() -> Path:
     return _data_folder() / "operator"
 

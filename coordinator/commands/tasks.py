@@ -14,7 +14,18 @@ import typer
 from rich.live import Live
 from rich.table import Table
 
-from coordinator.commands.common import Home, Json, Task, ask, fields, find_task, home_flag, key_flag, now
+from coordinator.commands.common import (
+    Home,
+    Json,
+    Task,
+    ask,
+    fields,
+    find_task,
+    home_flag,
+    key_flag,
+    now,
+    operator_flag,
+)
 from coordinator.commands.tables import Column, listing
 from mien.errors import (
     AlreadyExistsError,
@@ -151,8 +162,8 @@ async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], po
     hint = f"did you mean {near[0]!r}?" if near else f"those that called are of {', '.join(sorted(others)[:5])}."
     return (
         f"Warning: no phone of population {population!r} has called yet; {hint} The task waits for such phones: "
-        f"mien-coordinator device invite --population {population}{flag} makes invites, mien-coordinator task cancel "
-        f"ends it."
+        f"mien-coordinator device invite --population {population}{flag}{operator_flag(home)} makes invites, "
+        "mien-coordinator task cancel ends it."
     )
 
 
@@ -165,9 +176,12 @@ def read_task(path: Path, *, in_groups: bool = False) -> TaskSpec:
         raise NotFoundError(f"there is no file {path}; name the task's TOML file")
     values = _over_preset(read_toml(path, _MAX_TASK_BYTES, what=str(path)))
     from mien.methods import METHODS
-    from mien.rounds.plan import with_median
+    from mien.rounds.plan import check_tells_apart, with_median
     from mien.specs import TaskSpec
 
+    cohort, named = values.get("cohort"), METHODS.get(str(values.get("method")))
+    if named is not None and isinstance(cohort, Mapping) and "must_include" in cohort:
+        check_tells_apart(named)  # before what else of it is at fault: all of that would be mended in vain
     task = from_mapping(TaskSpec, values)
     method = METHODS.get(task.method)
     if method is None:
@@ -224,8 +238,9 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
         Column("state", folds=True),
         Column("rounds"),
         Column("shows in clear", 1, folds=True),
-        Column("method", 2),
-        Column("model", 3),
+        Column("population", 2),
+        Column("method", 3),
+        Column("model", 4),
     )
     rows = [
         (
@@ -234,6 +249,7 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
             "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, *_who_waits(task)))),
             f"{task.rounds_closed}/{task.rounds_total}",
             ", ".join(task.reveals) or "–",
+            _population(task) or "–",
             task.method,
             task.model_id[:8],
         )
@@ -341,7 +357,13 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
     gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
-    return fields(task, *names, "num_cannot_train", "num_want_larger_sums", *gathering)
+    numbers = fields(task, *names, "num_cannot_train", "num_want_larger_sums", *gathering)
+    return {**numbers, "population": _population(task)}
+
+
+def _population(task: operator_pb2.TaskStatus) -> str:
+    """Return whose phones a task is for; empty of a coordinator that does not tell the task."""
+    return str(json.loads(task.task_json).get("population", "")) if task.task_json else ""
 
 
 def gathering(task: operator_pb2.TaskStatus, now_ms: int) -> str:
@@ -514,7 +536,9 @@ class _View:
     def _title(self) -> str:
         if self.task is None:
             return "waiting for the coordinator"
-        title = f"{self.task.name}: {self.task.state}, {self.task.rounds_closed}/{self.task.rounds_total} rounds"
+        population = _population(self.task)
+        title = f"{self.task.name}{population and f' for {population}'}: {self.task.state}, "
+        title += f"{self.task.rounds_closed}/{self.task.rounds_total} rounds"
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
             title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"

@@ -159,9 +159,15 @@ def plan_task(task: TaskSpec, spec_json: bytes, *, public_shard: BlobId | None) 
 
 def check_must_include(task: TaskSpec, method: Method) -> None:
     """Raise ConfigError where every cohort must include devices that the method tells from no others."""
-    if task.cohort.min_labelled and Property.UNLABELLED not in method.properties:
+    if task.cohort.min_labelled:
+        check_tells_apart(method)
+
+
+def check_tells_apart(method: Method) -> None:
+    """Raise ConfigError for a method that trains labelled devices as all others: no cohort must include such."""
+    if Property.UNLABELLED not in method.properties:
         raise ConfigError(
-            f"cohort.must_include names labelled devices, and method {task.method} trains all of its devices alike; "
+            f"cohort.must_include names labelled devices, and method {method.name} trains all of its devices alike; "
             "leave it out"
         )
 
@@ -174,7 +180,7 @@ def check_hidden(task: TaskSpec) -> None:
     cohort, floor = task.cohort, task.privacy.min_cohort
     if cohort.min_labelled and (hidden := fewest_hidden(task)) < floor:
         raise ConfigError(
-            f"of cohort.min_reports ({cohort.min_reports}) devices {cohort.min_labelled} are sources "
+            f"{cohort.min_labelled} of the {cohort.min_reports} devices (cohort.min_reports) are sources "
             "(cohort.must_include), and whoever runs them knows what they send: the others hide among "
             f"{hidden}, fewer than privacy.min_cohort ({floor}); raise cohort.min_reports to "
             f"{floor + cohort.min_labelled} or more, or lower privacy.min_cohort"

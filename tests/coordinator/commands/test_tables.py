@@ -36,6 +36,7 @@ TASK = operator_pb2.TaskStatus(
     rounds_total=20,
     method="fedface",
     model_id="cd" * 32,
+    task_json=b'{"population":"evening"}',
 )
 
 
@@ -87,6 +88,8 @@ def test_tasks(width: int) -> None:
     text = drawn(task_table([TASK], width), width)
     assert TASK.task_id in text
     assert "3/20" in text
+    assert "evening" in text or "Not shown here: " in text
+    assert "evening" in text or width == 80
     joined = "".join(text.split())
     assert "paused:5attempts" in joined if width != 80 else "paused" in joined
 

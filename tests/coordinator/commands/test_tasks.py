@@ -25,6 +25,7 @@ from coordinator.commands.tasks import (
     read_task,
     said_of_earlier,
     said_of_population,
+    to_plain,
 )
 from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
 from mien.protocol.canonical import task_to_json
@@ -151,6 +152,9 @@ def test_without_a_terminal_each_change_is_a_line_and_a_repetition_is_none() -> 
     ]
     over = operator_pb2.TaskEvent(task=operator_pb2.TaskStatus(name="silos", state="done", rounds_total=3))
     assert view.news(over) == "silos: done, 0/3 rounds"
+    over.task.task_json = b'{"population":"evening"}'
+    assert _View().news(over) == "silos for evening: done, 0/3 rounds"
+    assert to_plain(over.task)["population"] == "evening"
 
 
 def test_a_round_that_moved_nothing_is_told_of() -> None:
@@ -339,6 +343,30 @@ def test_a_population_of_which_no_phone_has_called_is_named(seen: tuple[str, ...
     assert said in found
     assert bool(said) == bool(found)
     assert not found or "device invite --population default --home fleet" in found
+
+
+def test_the_way_to_invites_names_the_operators_folder_that_a_quick_start_made(tmp_path: Path) -> None:
+    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
+        yield operator_pb2.SeenDevice(population="other")
+
+    home, operator = tmp_path / "coordinator", tmp_path / "operator"
+    assert "--operator" not in asyncio.run(said_of_population(devices(), "default", home))
+    operator.mkdir()
+    (operator / "registrar.toml").write_text("")
+    told = asyncio.run(said_of_population(devices(), "default", home))
+    assert f"device invite --population default --home {home} --operator {operator} makes invites" in told
+
+
+def test_a_method_that_tells_no_labelled_devices_is_the_first_thing_said(tmp_path: Path) -> None:
+    """Of such a task nothing else need be mended: sums in groups, or more reports, would not help."""
+    file = tmp_path / "task.toml"
+    text = 'name = "a"\nmethod = "{}"\n[cohort]\nsize = 4\nmin_reports = 4\n[cohort.must_include]\nlabelled = 9\n'
+    file.write_text(text.format("fedavg"))
+    with pytest.raises(ConfigError, match="method fedavg trains all of its devices alike; leave it out"):
+        read_task(file)
+    file.write_text(text.format("fedfr_uda"))
+    with pytest.raises(ConfigError, match="labelled is 9"):
+        read_task(file)
 
 
 def test_a_task_that_is_submitted_is_said_to_be_so_also_where_no_phones_can_be_asked_for() -> None:
