@@ -959,6 +959,13 @@ class Device:
 
         return sums_today(sums, int(self.clock.now()))
 
+    def _used_up_model(self, sums: Sequence[OwnSum]) -> str | None:
+        if not sums:
+            return None
+        from device_sdk.rounds.attempts import used_up
+
+        return used_up(sums, self.config.participation.max_sums_per_model)
+
     def status(self) -> DeviceStatus:
         """Return this device's status, without asking the network."""
         identity = self.identity if self.is_in_fleet else None
@@ -985,6 +992,7 @@ class Device:
             num_sums_today=self._num_sums_today(sums),
             max_sums_per_day=settings.max_sums_per_day,
             max_sums_per_model=settings.max_sums_per_model,
+            used_up_model=self._used_up_model(sums),
             measures_models=settings.allow_evaluation,
             asked_to_stay_out=self.gallery.wants_out,
             revoked_unix_s=self.gallery.revoked_unix_s,

@@ -20,7 +20,8 @@ class DeviceStatus:
     `lacks_threshold`: why the form in use has none that decides, and what helps; empty where one does.
     `revoked_unix_s`: when a server last refused this device as revoked, None where it was admitted since.
     `num_sums_today` of at most `max_sums_per_day`: sums without phones' own noise in the last 24 hours; the same
-    pictures go into at most `max_sums_per_model` over one model.
+    pictures go into at most `max_sums_per_model` over one model. `used_up_model`: the model of the newest sum, where no
+    other one over it may have the same pictures; None where one may, or there is no sum.
     Of the model in use, as its release says: `groups_measured`, the groups of people that its false match rate was
     measured on; `groups_above_rate`, those of them in which it is more than 10 times what it should be;
     `never_measured`, whom or what nobody measured it on. All are empty where there is no model yet.
@@ -54,6 +55,7 @@ class DeviceStatus:
     num_sums_today: int = 0
     max_sums_per_day: int = 24
     max_sums_per_model: int = 1
+    used_up_model: str | None = None
     groups_measured: tuple[str, ...] = ()
     groups_above_rate: tuple[str, ...] = ()
     never_measured: tuple[str, ...] = ()

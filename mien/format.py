@@ -15,6 +15,11 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", _NARROW_SPACE).replace("-", _MINUS)
 
 
+def several(number: int, noun: str) -> str:
+    """Return a number of things in words: 1 round, 2 rounds."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
 def percent(rate: float, digits: int = 2) -> str:
     """Return a rate in percent: 0.01234 gives 1.23 %."""
     return f"{rate * 100:.{digits}f}{_NARROW_SPACE}%".replace("-", _MINUS)

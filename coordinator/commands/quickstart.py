@@ -232,7 +232,9 @@ def make_fleet(fleet: QuickFleet, invites: int, host: str, port: int) -> None:
     from coordinator.release.signing import create_key
     from mien.models.bundles import name_of
 
-    if fleet.folder.exists() and (not fleet.folder.is_dir() or any(fleet.folder.iterdir())):
+    if fleet.folder.exists() and not fleet.folder.is_dir():
+        raise AlreadyExistsError(f"{fleet.folder} is a file; name a new folder")
+    if fleet.folder.exists() and any(fleet.folder.iterdir()):
         raise AlreadyExistsError(f"{fleet.folder} is not empty, and no fleet of quickstart; name a new folder")
     registrar, coordinator = _configs(host, port)
     os.umask(0o077)

@@ -35,7 +35,7 @@ from mien.errors import (
     UnavailableError,
     UnreachableError,
 )
-from mien.format import gathered
+from mien.format import gathered, several
 from mien.records import from_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -417,7 +417,7 @@ def _order(
 
 
 def _say_task(task: TaskSpec, shown: list[str]) -> None:
-    cohort, rounds = task.cohort, "1 round" if task.rounds == 1 else f"{task.rounds} rounds"
+    cohort, rounds = task.cohort, several(task.rounds, "round")
     say(
         f"{task.name}: {task.method}, {rounds} of {cohort.size} phones (at least {cohort.min_reports}) of "
         f"population {task.population}, from model {task.model_id}."
@@ -538,10 +538,10 @@ class _View:
             return "waiting for the coordinator"
         population = _population(self.task)
         title = f"{self.task.name}{population and f' for {population}'}: {self.task.state}, "
-        title += f"{self.task.rounds_closed}/{self.task.rounds_total} rounds"
+        title += f"{self.task.rounds_closed}/{several(self.task.rounds_total, 'round')}"
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
-            title = f"{title.removesuffix('rounds')}models, {in_flight} cohorts in flight"
+            title = f"{title.rpartition(' ')[0]} models, {in_flight} cohorts in flight"
         if told := _in_total(self._rounds.values()):
             title += f", {told}"
         why = "; ".join(filter(None, (self.task.reason, *_who_waits(self.task))))

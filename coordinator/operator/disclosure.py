@@ -20,7 +20,7 @@ UNMASKED: Final = (
 _MASKED: Final = {
     "malicious_server": (
         "Sums are masked: this coordinator learns the sum of a round's updates and image counts, who took part and "
-        "when, and nothing of any single phone, even if it lies to the phones; {helpers}."
+        "when, and nothing of any single phone, even if it lies to the phones{helpers}."
     ),
     "honest_but_curious": (
         "Sums are masked, under a weaker promise: nothing of any single phone is learned as long as this coordinator "
@@ -119,5 +119,5 @@ def _cohort(task: TaskSpec, method: Method | None) -> str:
 def _masked(task: TaskSpec) -> str:
     """Return what masks promise, and how many phones may work with the coordinator: of fewer than ten none."""
     one_in_ten = smallest_sum(task) // 10
-    helpers = "up to one phone in ten may help it" if one_in_ten else "of so few phones none may help it"
+    helpers = "; up to one phone in ten may help it" if one_in_ten else ", but not if one of these few phones helps it"
     return _MASKED[task.privacy.secure_aggregation].format(helpers=helpers)

@@ -29,7 +29,7 @@ from mien.errors import (
     MultipleFacesError,
     NoFaceError,
 )
-from mien.format import moment
+from mien.format import moment, several
 from mien.protocol.names import isolated
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -689,7 +689,7 @@ def participate(
         counts = [isinstance(outcome, Counted) for outcome in outcomes]
     ended, counted = len(counts), sum(counts)
     result = {"event": "done", "rounds": ended, "counted": counted}
-    number = "1 round" if ended == 1 else f"{ended} rounds"
+    number = several(ended, "round")
     shell.emit(result, as_json=as_json, human=lambda: say(f"Took part in {number}; {counted} counted."))
     if rounds is not None and counted < rounds:
         raise typer.Exit(1)

@@ -95,7 +95,13 @@ def _next(status: DeviceStatus) -> str:
     if status.num_people and not status.num_agreed:
         return "None until somebody here agrees: mien-device gallery consent NAME --give."
     measures = "" if status.measures_models else " It does not measure new models (participation.allow_evaluation)."
-    return f"Whenever `mien-device participate` runs and the coordinator looks for devices.{measures}"
+    chance = "Whenever `mien-device participate` runs and the coordinator looks for devices"
+    if status.used_up_model is None:
+        return f"{chance}.{measures}"
+    return (
+        f"{chance} for another model than {status.used_up_model[:12]}: over that one the same pictures are, or may be, "
+        f"in as many sums as they may.{measures}"
+    )
 
 
 def _keys(status: DeviceStatus) -> str:

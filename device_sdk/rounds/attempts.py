@@ -127,6 +127,14 @@ def _differ_by_others(one: OwnSum, coming: OwnSum) -> bool:
     return one.pictures == coming.pictures or ANY_PICTURES in (one.pictures, coming.pictures)
 
 
+def used_up(sums: Sequence[OwnSum], per_model: int) -> str | None:
+    """Return the model of the newest sum where that has had these pictures as often as the owner lets it, else None."""
+    newest = max(sums, key=lambda sum_: sum_.unix_s, default=None)
+    if newest is None or sum(_differ_by_others(sum_, newest) for sum_ in sums) < per_model:
+        return None
+    return newest.terms.model_sha256.hex()
+
+
 def sums_today(sums: Sequence[OwnSum], now_unix_s: int) -> int:
     """Return the number of sums without noise of the phones' own that may have been opened in the last 24 hours.
 

@@ -19,6 +19,7 @@ from coordinator.commands import tasks
 from coordinator.release.signing import read_key, sign_folder
 from device_sdk.models.packaged import sface_path
 from mien.errors import TABLE, ConfigError, LateError, LowQualityError, MultipleFacesError, NoFaceError
+from mien.format import several
 from mien.methods import METHODS
 from mien.methods.base import Property
 from mien.shell import cli
@@ -121,7 +122,7 @@ def one_thread_beside() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]
 
 
 def _rounds(task: TaskSpec) -> str:
-    return "1 round" if task.rounds == 1 else f"{task.rounds} rounds"
+    return several(task.rounds, "round")
 
 
 def read_task(options: DemoOptions) -> TaskSpec:
@@ -230,7 +231,7 @@ def take_part(stage: Stage, task_id: str) -> list[Mapping[str, Any]]:
     stage.programs.stop(*phones)
     rounds = [ended[key] for key in sorted(ended)]
     if sum(attempt["stage"] == "closed" for attempt in rounds) != stage.task.rounds:
-        raise LateError(f"the task ended before its {stage.task.rounds} rounds; see {stage.options.out / 'logs'}")
+        raise LateError(f"the task ended before its {_rounds(stage.task)}; see {stage.options.out / 'logs'}")
     return rounds
 
 

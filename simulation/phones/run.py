@@ -17,6 +17,7 @@ from rich.table import Table
 
 from coordinator.commands import tasks
 from mien.errors import ConfigError, EmptyFolderError, InviteError, MienError, NotFoundError
+from mien.format import several
 from mien.records import from_mapping, to_mapping
 from mien.shell import cli
 from mien.shell.files import create_private, write_atomically
@@ -281,9 +282,10 @@ def why_too_few(num_closed: int, options: FleetOptions) -> str:
     """Return why the phones stopped before all rounds closed, and what to do; empty where they did not."""
     if num_closed >= max(1, options.rounds):
         return ""
-    wanted = f" of {options.rounds}" if options.rounds else ""
+    rounds = several(options.rounds or num_closed, "round")
+    wanted = f"{num_closed} of {rounds}" if options.rounds else rounds
     return (
-        f"the phones stopped after {num_closed}{wanted} rounds: nothing of one was heard for {options.idle_s:g} s. "
+        f"the phones stopped after {wanted}: nothing of one was heard for {options.idle_s:g} s. "
         "Where training or gathering takes longer give a longer --idle; what a coordinator waits for, its "
         "`mien-coordinator task watch` says"
     )

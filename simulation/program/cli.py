@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 from mien.errors import TABLE, ConfigError, TransparencyError
+from mien.format import several
 from mien.shell import cli
 from mien.shell.doing import doing
 
@@ -97,17 +98,18 @@ def run_command(
 
     Example: mien-sim run simulation/papers/fedface/phones.toml --out out/phones
     """
+    from simulation.faces.sources import faces_named, faces_root
+    from simulation.runs.spec import from_data, load_data, with_changes
+
+    data, swept = load_data(experiment, faces_named(faces))  # a wrong name is told of before torch is loaded
     with doing(_LOADING):
-        from simulation.faces.sources import faces_named, faces_root
         from simulation.pages.run_page import write_run
         from simulation.program.progress import said_when_interrupted, watching
         from simulation.runs.experiment import harm
         from simulation.runs.export import TensorBoard
         from simulation.runs.run import dry_run as dry_run_of
         from simulation.runs.run import run_experiment
-        from simulation.runs.spec import from_data, load_data, with_changes
 
-    data, swept = load_data(experiment, faces_named(faces))
     spec = with_changes(from_data(data), seed=seed, rounds=rounds, engine=engine, precision=precision)
     root = faces_root(faces)
     if dry_run:
@@ -157,7 +159,7 @@ def _stopped(folder: Path) -> str:
 def _print_plan(summary: Mapping[str, Any]) -> None:
     partition = summary["partition"]
     lines = [
-        f"{summary['experiment']}: {summary['method']}, {summary['rounds']} rounds",
+        f"{summary['experiment']}: {summary['method']}, {several(summary['rounds'], 'round')}",
         f"data: {summary['found']['identities']} identities, {summary['found']['images']} images",
         *(f"{name.replace('_', ' ')}: {number}" for name, number in partition.items()),
     ]
@@ -201,7 +203,7 @@ def sweep(
     folder, total = out or Path("out/sweeps") / swept.name, num_rounds_of(swept)
 
     def stopped() -> str:
-        return f"stopped after {rounds_done(swept, folder)} of {total} rounds; the same command goes on"
+        return f"stopped after {rounds_done(swept, folder)} of {several(total, 'round')}; the same command goes on"
 
     with said_when_interrupted(stopped), watching(swept.name) as watcher:
         results = run_sweep(

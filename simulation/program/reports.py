@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,15 +37,17 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
         return
     if not folder.is_dir():
         raise NotFoundError(f"there is no folder {folder}; name one that mien-sim run, sweep or reproduce wrote")
-    pages, sections = list[Path](), list[str]()
+    pages, sections, deeper = list[Path](), list[str](), list[Path]()
     if (folder / RUN).is_file():
         pages.append(write_run(folder))
     else:
         studies = [folder] if (folder / reproduced.STATE).is_file() else _studies(folder)
         sweeps = [folder] if (folder / SWEEP_STATE).is_file() else _sweeps(folder)
         runs = [] if studies == [folder] or sweeps == [folder] else _runs(folder)
+        deeper = [] if [folder] in (studies, sweeps) else _deeper(folder, {*studies, *sweeps, *runs})
         if not studies and not sweeps and not runs:
-            raise NotFoundError(f"{folder} holds no records; start with mien-sim run, sweep or reproduce")
+            there = f"name one of {', '.join(map(str, deeper))}" if deeper else ""
+            raise NotFoundError(f"{folder} holds no records; {there or 'start with mien-sim run, sweep or reproduce'}")
         pages += map(write_run, runs)
         for each in studies:
             results, options = reproduced.read(each)
@@ -62,6 +64,8 @@ def report(folder: Path, markdown: Path | None, *, as_json: bool) -> None:
             raise NotFoundError(f"{folder} holds runs alone; --markdown is for the tables of sweeps and reproductions")
         found = _write_page(markdown, sections)
         pages.append(markdown)
+    for each in deeper:
+        cli.tell(f"Left out, for it lies deeper: {each}; mien-sim report {each}")
     _emit(pages, found, as_json=as_json)
 
 
@@ -90,6 +94,12 @@ def _studies(folder: Path) -> list[Path]:
 def _runs(folder: Path) -> list[Path]:
     """Return the single runs in a folder, by name."""
     return sorted(path.parent for path in folder.glob(f"*/{RUN}"))
+
+
+def _deeper(folder: Path, reported: Container[Path]) -> list[Path]:
+    """Return the folders in a folder that hold runs, sweeps or reproductions, and are not `reported` themselves."""
+    found = {path.parent.parent for name in (RUN, reproduced.STATE, SWEEP_STATE) for path in folder.glob(f"*/*/{name}")}
+    return sorted(each for each in found if each not in reported)
 
 
 def _sweeps(folder: Path) -> list[Path]:

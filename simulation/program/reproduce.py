@@ -115,8 +115,9 @@ def show_list(*, as_json: bool) -> None:
     """Print which experiments there are, the paper of each, and what it shows."""
 
     def human() -> None:
+        width = max(map(len, EXPERIMENTS))
         for name, (paper, shows) in EXPERIMENTS.items():
-            cli.say(f"{name:10} {paper}: {shows}")
+            cli.say(f"{name:{width}} {paper}: {shows}")
 
     listed = [{"name": name, "paper": paper, "shows": shows} for name, (paper, shows) in EXPERIMENTS.items()]
     cli.emit({"experiments": listed}, as_json=as_json, human=human)

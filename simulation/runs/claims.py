@@ -225,7 +225,8 @@ less, then the order that a study declares of its settings (`simulation/papers/*
 interval, comes last. Of several tests that are equally fair the least favourable counts. All other tests stand in the
 last column, and whole in the sections below, as do claims on this project's own methods, and tests that only tell why
 another one fails. A difference above zero goes the way that the claim says; a claim *within* so many points is of its
-size alone. Where a claim does not hold, a reason stands at the end, if an experiment shows one."""
+size alone. Where a claim does not hold, a reason stands at the end, if an experiment shows one: there, too, *does not
+hold* is how the claim that is named beside it ended, which shows the reason by failing."""
 
 
 def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:

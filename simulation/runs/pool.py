@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mien.errors import ConfigError, MienError
+from mien.format import several
 from mien.shell import provenance
 from mien.shell.exits import end_with_parent
 from mien.shell.files import make_folder, write_atomically
@@ -58,7 +59,8 @@ def run_all(
     ]
     todo = [run for run in runs if read_record(run[1]) is None]
     if todo:
-        tell(f"{study.name}: {len(runs) - len(todo)} of {len(runs)} runs are done, {len(todo)} to do with {jobs} jobs")
+        done = f"{len(runs) - len(todo)} of {several(len(runs), 'run')} are done"
+        tell(f"{study.name}: {done}, {len(todo)} to do with {several(jobs, 'job')}")
     failures = _measure_all(study.measure, todo, min(jobs, len(todo)), tell, tick)
     return read_results(study, folder, seeds=seeds, failures=tuple(failures))
 

@@ -47,7 +47,14 @@ def test_a_cluster_runs_a_round_and_ends_by_ctrl_c() -> None:
                 break
         assert re.search(r"It closed, with model [0-9a-f]{12}\.", told), told
         (home,) = re.findall(r"mien-coordinator replica list --home (.+)", told)
-        assert len(call("mien-coordinator", "replica", "list", "--home", home)["replicas"]) == 2
+        replicas = call("mien-coordinator", "replica", "list", "--home", home)["replicas"]
+        assert len(replicas) == 2
+        (runner,) = [each["address"] for each in replicas if "first" in each["populations"]]
+        (pid,) = re.findall(r"with kill (\d+),", told)
+        of_runner = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")
+        folder = Path(of_runner[of_runner.index("--home") + 1])
+        assert runner in (folder / "coordinator.toml").read_text(encoding="utf-8")
+        assert "doctor" not in told, "there is no registrar, of which it would be told"
         assert {"postgres", "haproxy"} <= running(process.pid)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: everything hears it
         rest = process.stdout.read()

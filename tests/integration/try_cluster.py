@@ -11,9 +11,10 @@ from pathlib import Path
 
 from coordinator.home.config import SETTINGS
 from coordinator.keys.tls import Answer, who_answers
+from coordinator.replicas.registry import listed
 from mien.shell.cli import say
 from simulation.testing import contribution, free_port, masked_task
-from tests.integration.replicas import Cluster
+from tests.integration.replicas import LEASE_S, Cluster, ReplicaFleet
 from tests.servers import haproxy, postgres, s3
 
 REPLICAS, PHONES = 2, 6
@@ -57,6 +58,14 @@ async def round_of(made: Cluster, address: str, name: str) -> str:
             await asyncio.sleep(0.1)
 
 
+def runner_of(made: Cluster, population: str) -> ReplicaFleet:
+    """Return the replica that runs a population's tasks."""
+    with made.first.store() as store:
+        found = store.privacy(lambda db: listed(db, LEASE_S))
+    addresses = [each.address for each in found if population in each.populations]
+    return next(replica for replica in made.replicas if replica.peer_address in addresses)
+
+
 def tried(folder: Path, *, only_a_round: bool) -> int:
     """Run a cluster until Ctrl-C, or for one round, saying what there is; returns the exit code."""
     for lacking in (postgres.missing(), s3.missing(), haproxy.missing()):
@@ -74,9 +83,10 @@ def tried(folder: Path, *, only_a_round: bool) -> int:
             return 0
         homes = [f"--home {replica.home.folder}" for replica in made.replicas]
         say("In another terminal, with AWS_ACCESS_KEY_ID=test-id AWS_SECRET_ACCESS_KEY=test-secret in its environment:")
-        for command in ("replica list", "task list", "doctor"):
+        for command in ("replica list", "task list"):  # doctor would miss the registrar, which there is none of
             say(f"  mien-coordinator {command} {homes[0]}")
-        say(f"End one replica with kill {made.replicas[1].process.pid}, and see who runs its tasks. Ctrl-C stops all.")
+        say(f"End the replica that ran it with kill {runner_of(made, 'first').process.pid}, and see who does then.")
+        say("Ctrl-C stops all.")
         while True:
             time.sleep(3600)
     say("Stopped; nothing is left.")

@@ -16,7 +16,7 @@ from coordinator.dashboard.views.tasks import progress_cell
 from coordinator.dashboard.words import NOTEWORTHY, ago, short, stage_badge, task_badge, told
 from coordinator.store.releases import history_of
 from coordinator.store.tables import AUDIT, ROUNDS, TASKS
-from mien.format import count, gathered, moment, percent
+from mien.format import count, gathered, moment, percent, several
 from mien.log.audit import Entry
 from mien.protocol.canonical import task_from_json
 from mien.protocol.rounds import Stage
@@ -78,7 +78,7 @@ def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tile
             Tile("Revoked certificates", situation.revoked_words, situation.revocations_words, href="/health"),
             Tile("Running tasks", count(running), f"{count(paused)} paused" if paused else "none paused",
                  tone="warn" if paused else "plain", href="/tasks"),
-            Tile("Rounds within a day", count(closed), f"{count(aborted)} attempts aborted", href="/tasks"),
+            Tile("Rounds within a day", count(closed), f"{several(aborted, 'attempt')} aborted", href="/tasks"),
             release,
         ),
     )  # fmt: skip

@@ -161,6 +161,13 @@ def test_a_made_fleet_whose_port_is_in_use_names_another_folder_too(tmp_path: Pa
     assert re.search(rf"port {taken} is in use; phones know .* NEW_FOLDER --port PORT", str(done.exception))
 
 
+def test_a_file_in_the_fleets_place_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    done = CliRunner().invoke(cli.app, ["quickstart", str(tmp_path / "notes.txt"), "--port", "7000"])
+    assert isinstance(done.exception, AlreadyExistsError)
+    assert f"{tmp_path}/notes.txt is a file; name a new folder" in str(done.exception)
+
+
 def test_a_fleet_that_is_up_says_what_to_type(fleet: QuickFleet) -> None:
     for home in (fleet.registrar, fleet.coordinator):
         with exclusive(home.lock_path, program=home.name):

@@ -44,7 +44,7 @@ def test_of_few_phones_none_may_help_and_a_sum_over_them_tells_much() -> None:
         cohort = CohortSpec(size=smallest, min_reports=smallest)
         told = disclosures(TaskSpec("t", cohort=cohort, privacy=PrivacySpec(min_cohort=smallest)))
         assert ("up to one phone in ten may help it" in told[1]) == (smallest >= 10)
-        assert ("of so few phones none may help it" in told[1]) == (smallest < 10)
+        assert ("to the phones, but not if one of these few phones helps it" in told[1]) == (smallest < 10)
         assert ("so few tells much of each" in told[0]) == (smallest < 16)
     assert "one phone in ten" not in shown(groups=3, min_cohort=5, group_mean="median")[1]  # counts in each sum
 

@@ -68,6 +68,7 @@ def test_a_settled_device_is_told_how_it_stands_and_has_nothing_to_do() -> None:
         ({"last_round_counted": False}, "went on without it"),
         ({"last_round_unix_s": None}, "Not yet"),
         ({"num_private_sums": 0}, "No masked update"),
+        ({"used_up_model": "ab" * 32}, "looks for devices for another model than abababababab: over that one the same"),
         ({"takes_unsigned_releases": True}, "Its releases are not signed: whoever has the coordinator"),
         ({"keystore": "platform"}, "operating system's key store"),
         ({"threshold_by_hand": 0.3}, "0.300 (verification.threshold): it is right for int8 only if it was measured"),

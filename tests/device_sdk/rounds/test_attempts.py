@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.people.gallery import Gallery
-from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, Attempts, OwnSum, SumLimits, promised, sums_today
+from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, Attempts, OwnSum, SumLimits, promised, sums_today, used_up
 from device_sdk.storage.keystore import FileKeyStore
 from mien.dp.accountant import epsilon_rdp
 from mien.dp.ledger import Participation
@@ -370,6 +370,23 @@ def test_models_that_differ_in_a_bit_are_as_many_as_a_day_has_sums(tmp_path: Pat
     clock.unix_s -= 2 * DAY_S  # the owner set it right
     release_shares(log, models[6])
     assert sums_today(log.sums(), int(clock.now())) == 1
+    attempts.close()
+
+
+def test_the_newest_sums_model_is_used_up_once_it_has_the_pictures_as_often_as_may_be(
+    tmp_path: Path, key_store: FileKeyStore
+) -> None:
+    clock = SetClock()
+    attempts = Attempts.open(tmp_path / "home" / "attempts.db", key_store, "default", clock)
+    log = attempts.under(promised(task_with(DpSpec()), None, SumLimits(per_model=2)), MINE)
+    rounds = [replace(at(1, 1, ROUND), task_id=bytes([n] * 16), model_sha256=bytes([n // 2] * 32)) for n in range(3)]
+    assert used_up(log.sums(), 1) is None
+    told = []
+    for terms in rounds:
+        clock.unix_s += 1
+        release_shares(log, terms)
+        told.append((used_up(log.sums(), 1), used_up(log.sums(), 2)))
+    assert told == [("00" * 32, None), ("00" * 32, "00" * 32), ("01" * 32, None)]
     attempts.close()
 
 

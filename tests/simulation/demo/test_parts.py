@@ -835,7 +835,7 @@ sys.exit(1)""",
             run.take_part(stage, "t")
 
     @pytest.mark.parametrize(
-        ("state", "says"), [("paused", "the task is paused: no phones"), ("completed", "before its 1 rounds")]
+        ("state", "says"), [("paused", "the task is paused: no phones"), ("completed", "before its 1 round;")]
     )
     def test_task_that_does_not_end_well(self, stage: Stage, state: str, says: str) -> None:
         event = {"task": {**EVENT["task"], "state": state, "reason": "no phones"}, "round": None}  # type: ignore[dict-item]

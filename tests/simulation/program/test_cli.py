@@ -71,6 +71,20 @@ class TestHelp:
         assert done.exit_code == 2
         assert says in done.stderr
 
+    def test_a_file_that_is_not_there_is_told_of_before_torch_is_loaded(self, tmp_path: Path) -> None:
+        code = (
+            "import sys; from typer.testing import CliRunner; from simulation.program.cli import app\n"
+            "done = CliRunner().invoke(app, sys.argv[1:]); print(repr(done.exception), 'torch' in sys.modules)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code, "run", str(tmp_path / "absent.toml")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert "there is no file" in done.stdout
+        assert done.stdout.endswith("False\n")
+
     def test_help_needs_neither_torch_nor_faces(self) -> None:
         code = (
             "import sys, simulation.program.cli; print(*{'torch', 'cv2', 'jinja2', 'grpc', 'numpy'} & set(sys.modules))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,30 @@ from simulation.program.cli import app
 from simulation.program.reports import report
 from simulation.runs import reproduced
 from simulation.runs.experiment import Results
+
+
+def test_what_lies_deeper_than_a_report_looks_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options, deeper = reproduced.Options("fedgc", quick=True, seeds=(0,)), tmp_path / "reproduce"
+
+    def reproduced_in(folder: Path) -> None:
+        (folder / "records").mkdir(parents=True)
+        reproduce.write(Results(options.study(), options.seeds, {}), options, folder)
+
+    reproduced_in(deeper / "fedgc")
+    with pytest.raises(NotFoundError, match=r"holds no records; name one of .*/reproduce$"):
+        report(tmp_path, None, as_json=True)
+    reproduced_in(tmp_path / "fedgc")
+    report(tmp_path, None, as_json=True)
+    shown = capsys.readouterr()
+    assert f"Left out, for it lies deeper: {deeper}; mien-sim report {deeper}" in shown.err.splitlines()
+    assert json.loads(shown.out)["written"] == [str(tmp_path / "fedgc" / "report.html")]
+
+
+def test_the_list_is_in_columns() -> None:
+    shown = CliRunner().invoke(app, ["reproduce", "--list"]).stdout
+    found = {name: re.search(rf"^{name} +", shown, re.MULTILINE) for name in reproduced.EXPERIMENTS}
+    assert len({match and len(match[0]) for match in found.values()}) == 1
+    assert all(found.values())
 
 
 def test_the_list_names_papers_for_machines() -> None:
