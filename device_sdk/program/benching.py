@@ -48,14 +48,20 @@ class Looked:
 
     @property
     def runtime(self) -> RuntimeName:
-        """The setting to keep: the fastest engine, or "auto", which may embed with another one than it trains with,
-        where nothing that was measured is faster than its two. Of a device that trains nothing only embedding counts.
+        """The setting to keep: the fastest engine, or "auto", which may embed with another one than it trains with.
+
+        That is kept where no other engine trains, for a verification need not load the one that does (most of its time,
+        of which an embedding's says nothing), or where nothing is faster than its two. Of a device that trains nothing
+        only embedding counts.
         """
         if not self.trains:
             return "auto" if self.fastest.engine == self.auto_embeds else self.fastest.engine
+        if self.fastest.engine != self.auto_trains:
+            return self.fastest.engine
+        is_alone = sum(each.step_ms is not None for each in self.engines) <= 1
         embeds = next((each.embed_ms for each in self.engines if each.engine == self.auto_embeds), None)
         is_as_fast = embeds is not None and embeds <= (self.fastest.embed_ms or 0.0)
-        return "auto" if is_as_fast and self.fastest.engine == self.auto_trains else self.fastest.engine
+        return "auto" if is_alone or is_as_fast else self.fastest.engine
 
     def to_plain(self) -> dict[str, Any]:
         """Return it for machines."""

@@ -63,11 +63,13 @@ def test_a_device_in_no_fleet_keeps_the_choice_open_where_it_embeds_by_that_engi
     [
         (EngineFigures("onnxruntime", 200.0, lacks="it has no graph of a step"), "torch", "auto", True),
         (EngineFigures("onnxruntime", 200.0, 9.0), "torch", "auto", True),
-        (EngineFigures("onnxruntime", 950.0, lacks="it has no graph of a step"), "torch", "torch", False),
+        (EngineFigures("onnxruntime", 950.0, lacks="it has no graph of a step"), "torch", "auto", True),
+        (EngineFigures("onnxruntime", 950.0, 9.0), "torch", "torch", False),
+        (EngineFigures("onnxruntime", 950.0, lacks="it has no graph of a step"), "executorch", "torch", False),
         (EngineFigures("onnxruntime", 200.0, 0.5), "torch", "onnxruntime", False),
     ],
 )
-def test_in_a_fleet_auto_is_kept_where_its_two_engines_are_the_fastest(
+def test_in_a_fleet_auto_is_kept_where_no_other_engine_trains_or_its_two_are_the_fastest(
     tmp_path: Path,
     onnx: EngineFigures,
     auto_trains: str,
