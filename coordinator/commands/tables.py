@@ -73,5 +73,5 @@ def _needed(column: Column, cells: Sequence[str]) -> int:
 def _lines(columns: Sequence[Column], row: Sequence[str]) -> Text:
     """Return one row as lines: its id, then what else there is to say of it."""
     cells = zip(columns[1:], row[1:], strict=True)
-    rest = [f"  {column.name}: {cell}" for column, cell in cells if cell not in ("", "–")]
+    rest = [f"  {column.name}: {' '.join(cell.splitlines())}" for column, cell in cells if cell not in ("", "–")]
     return Text("\n".join([row[0], *rest]), overflow="fold")

@@ -238,18 +238,16 @@ def task_table(tasks: Sequence[operator_pb2.TaskStatus], width: int) -> Renderab
         Column("state", folds=True),
         Column("rounds"),
         Column("shows in clear", 1, folds=True),
-        Column("population", 2),
-        Column("method", 3),
-        Column("model", 4),
+        Column("method", 2),
+        Column("model", 3),
     )
     rows = [
         (
             task.task_id,
-            task.name,
+            "\n".join(_named(task)),
             "; ".join(filter(None, (f"{task.state}: {task.reason}" if task.reason else task.state, *_who_waits(task)))),
             f"{task.rounds_closed}/{task.rounds_total}",
             ", ".join(task.reveals) or "–",
-            _population(task) or "–",
             task.method,
             task.model_id[:8],
         )
@@ -364,6 +362,12 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
 def _population(task: operator_pb2.TaskStatus) -> str:
     """Return whose phones a task is for; empty of a coordinator that does not tell the task."""
     return str(json.loads(task.task_json).get("population", "")) if task.task_json else ""
+
+
+def _named(task: operator_pb2.TaskStatus) -> tuple[str, ...]:
+    """Return a task's name, and whose phones it is for as far as the coordinator tells it."""
+    population = _population(task)
+    return (task.name, f"for {population}") if population else (task.name,)
 
 
 def gathering(task: operator_pb2.TaskStatus, now_ms: int) -> str:
@@ -536,8 +540,7 @@ class _View:
     def _title(self) -> str:
         if self.task is None:
             return "waiting for the coordinator"
-        population = _population(self.task)
-        title = f"{self.task.name}{population and f' for {population}'}: {self.task.state}, "
+        title = f"{' '.join(_named(self.task))}: {self.task.state}, "
         title += f"{self.task.rounds_closed}/{several(self.task.rounds_total, 'round')}"
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
