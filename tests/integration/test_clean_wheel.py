@@ -165,7 +165,7 @@ def test_a_phone_without_torch_takes_part(installed: Path, tmp_path: Path) -> No
         benched = phone("bench", "--save")
         assert benched.returncode == 0, benched.stderr
         told = json.loads(benched.stdout)
-        assert (told["fastest"], (home / "device.toml").read_text()) == ("onnxruntime", 'runtime = "onnxruntime"\n')
+        assert (told["fastest"], (home / "device.toml").read_text()) == ("onnxruntime", 'runtime = "auto"\n')
         lacking = {row["engine"] for row in told["engines"] if "pip install" in row["lacks"]}
         assert lacking == {"torch", "executorch"}
 
