@@ -85,10 +85,11 @@ def measure(peer: Peer, order: Order, *, timeout_s: float) -> Figures | Unavaila
 
 
 def _installed(peer: Peer) -> Path:
-    """Return the interpreter of a peer's environment."""
+    """Return the interpreter of a peer's environment, which finds the torch of this program."""
     folder = _folder(peer)
     python = folder / "bin" / "python"
     if is_installed(peer):
+        _lend_torch(folder)
         return python
     _common.progress(f"installing {peer.name} into {folder}: once")
     shutil.rmtree(folder, ignore_errors=True)
@@ -99,11 +100,15 @@ def _installed(peer: Peer) -> Path:
     )
     for command in commands:
         subprocess.run(command, capture_output=True, text=True, check=True, timeout=INSTALL_TIMEOUT_S)
-    packages = next((folder / "lib").glob("python*/site-packages"))
-    (packages / "zz-torch-of-mien.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
+    _lend_torch(folder)
     (folder / "complete").touch()
     _common.progress(f"installed in {time.monotonic() - started:.0f} s")
     return python
+
+
+def _lend_torch(folder: Path) -> None:
+    for packages in (folder / "lib").glob("python*/site-packages"):
+        (packages / "zz-torch-of-mien.pth").write_text(f"{Path(torch.__file__).parents[1]}\n", encoding="utf-8")
 
 
 def _folder(peer: Peer) -> Path:

@@ -87,6 +87,19 @@ def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytes
     assert environment.measure(PFL, ORDER, timeout_s=60) == Figures("0.6.0", Timed((2.0,), (1.0,)))
 
 
+def test_a_peer_finds_the_torch_of_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its environment outlives the checkout that made it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = environment._folder(PFL)
+    lent = folder / "lib" / "python3.11" / "site-packages" / "zz-torch-of-mien.pth"
+    lent.parent.mkdir(parents=True)
+    lent.write_text(f"{tmp_path / 'gone'}\n")
+    (folder / "complete").touch()
+    environment.measure(PFL, ORDER, timeout_s=60)
+    (found,) = lent.read_text().splitlines()
+    assert (Path(found) / "torch" / "__init__.py").is_file()
+
+
 def test_peers_of_a_quick_run_share_what_time_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for peer in PEERS:
