@@ -15,22 +15,15 @@ import pytest
 from device_sdk.models.models import Model
 from mien.layout import model_id
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
-from simulation.testing import FakeFleet
 from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, signed_story, three_phones
-from tests.integration import real_fleet as fleets
+from tests.integration.real_fleet import lying
 from tests.integration.replicas import Balancer
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 POPULATION: Final = "told"
 LIMIT_S: Final = 120.0
-
-
-class LyingFleet(FakeFleet):
-    """Fleet whose coordinator tells phones of the address that the file says that `MIEN_LIE` names."""
-
-    program = ("-m", "tests.attacks.lying_coordinator")
 
 
 @pytest.fixture(scope="module")
@@ -40,12 +33,9 @@ def lie(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, lie: Path) -> Iterator[Story]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIEN_LIE", str(lie))
-        patch.setattr(fleets, "FakeFleet", LyingFleet)
-        with signed_story(tmp_path_factory.mktemp("owner-address")) as running:
-            running.release(MODEL)
-            yield running
+    with lying(lie), signed_story(tmp_path_factory.mktemp("owner-address")) as running:
+        running.release(MODEL)
+        yield running
 
 
 def tell(lie: Path, address: str) -> None:

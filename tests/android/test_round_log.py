@@ -25,21 +25,14 @@ from mien.layout import model_id
 from mien.log.checkpoints import WITNESS, Note, NoteKey, log_key
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.program.monitoring import look
-from simulation.testing import FakeFleet
 from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, signed_story, three_phones
 from tests.helpers import ROOT
-from tests.integration import real_fleet as fleets
+from tests.integration.real_fleet import lying
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
 POPULATION: Final = "looking"
-
-
-class LyingFleet(FakeFleet):
-    """Fleet whose coordinator lies to every phone, as the file says that `MIEN_LIE` names."""
-
-    program = ("-m", "tests.attacks.lying_coordinator")
 
 
 @pytest.fixture(scope="module")
@@ -50,12 +43,9 @@ def lie(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory, lie: Path) -> Iterator[Story]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIEN_LIE", str(lie))
-        patch.setattr(fleets, "FakeFleet", LyingFleet)
-        with signed_story(tmp_path_factory.mktemp("round-log")) as running:
-            running.release(MODEL)
-            yield running
+    with lying(lie), signed_story(tmp_path_factory.mktemp("round-log")) as running:
+        running.release(MODEL)
+        yield running
 
 
 def tell(lie: Path, **told: bool) -> None:

@@ -30,22 +30,14 @@ from mien.protocol.revocations import RevocationList
 from mien.protocol.tensors import PublicShard
 from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.program.monitoring import look
-from simulation.testing import FakeFleet
 from tests.helpers import ROOT
-from tests.integration import real_fleet as fleets
-from tests.integration.real_fleet import RealFleet, real_fleet, small_model
+from tests.integration.real_fleet import RealFleet, lying, real_fleet, small_model
 from tests.tiny import made_up_crops
 
 pytestmark = pytest.mark.slow
 
 NUM_PHONES = 3
 POPULATION = "lied-to"
-
-
-class LyingFleet(FakeFleet):
-    """Fleet whose coordinator lies."""
-
-    program = ("-m", "tests.attacks.lying_coordinator")
 
 
 def shard_of(seed: int) -> PublicShard:
@@ -165,27 +157,24 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """Return a site whose coordinator is honest until a test says otherwise."""
     folder = tmp_path_factory.mktemp("lies")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIEN_LIE", str(folder / "lie.json"))
-        patch.setattr(fleets, "FakeFleet", LyingFleet)
-        with real_fleet(folder) as fleet:
-            data, others = shard_of(0).to_bytes(), folder / "others.shard"
-            others.write_bytes(data)
-            fleet.release(small_model(), shard=others)
-            other_shard = hashlib.sha256(data).hexdigest(), len(data)
-            phones = []
-            for number in range(NUM_PHONES):
-                owner = folder / f"faces{number}" / "Owner"
-                owner.mkdir(parents=True)
-                for k, crop in enumerate(made_up_crops(3, seed=50 + number)):
-                    cv2.imwrite(str(owner / f"{k}.png"), crop[..., ::-1])
-                options = {"participation.min_cohort": NUM_PHONES, "participation.allow_plain_sums": False}
-                phone = fleet.open(f"phone{number}", **options)
-                phone.join(fleet.invite(POPULATION))
-                phones.append(phone)
-            yield Site(fleet, tuple(phones), folder / "lie.json", other_shard, itertools.count(1))
-            for phone in phones:
-                phone.close()
+    with lying(folder / "lie.json"), real_fleet(folder) as fleet:
+        data, others = shard_of(0).to_bytes(), folder / "others.shard"
+        others.write_bytes(data)
+        fleet.release(small_model(), shard=others)
+        other_shard = hashlib.sha256(data).hexdigest(), len(data)
+        phones = []
+        for number in range(NUM_PHONES):
+            owner = folder / f"faces{number}" / "Owner"
+            owner.mkdir(parents=True)
+            for k, crop in enumerate(made_up_crops(3, seed=50 + number)):
+                cv2.imwrite(str(owner / f"{k}.png"), crop[..., ::-1])
+            options = {"participation.min_cohort": NUM_PHONES, "participation.allow_plain_sums": False}
+            phone = fleet.open(f"phone{number}", **options)
+            phone.join(fleet.invite(POPULATION))
+            phones.append(phone)
+        yield Site(fleet, tuple(phones), folder / "lie.json", other_shard, itertools.count(1))
+        for phone in phones:
+            phone.close()
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+import pytest
 
 from coordinator.home.home import CoordinatorHome
 from coordinator.keys import pki
@@ -194,6 +195,21 @@ class RealFleet:
             tell=tell,
             runtime_loader=runtime_loader,
         )
+
+
+class LyingFleet(FakeFleet):
+    """Fleet whose coordinator lies, as the file says that `MIEN_LIE` names."""
+
+    program = ("-m", "tests.attacks.lying_coordinator")
+
+
+@contextlib.contextmanager
+def lying(lie: Path) -> Iterator[None]:
+    """Have coordinators that begin in this block tell phones the lies of a file, and none while it is absent."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIEN_LIE", str(lie))
+        patch.setitem(globals(), "FakeFleet", LyingFleet)
+        yield
 
 
 @contextlib.contextmanager
