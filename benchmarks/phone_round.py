@@ -129,18 +129,24 @@ class Tally:
     received: int = 0
 
 
-async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
-    """Return the figures of one round of new phones; their processes' notes to one another lie in a folder.
-
-    Raises UnreachableError, and leaves no process of phones behind, where one of them or the coordinator ends too soon.
-    """
-    parameters = PARAMETERS[kilobytes]
+async def release(fleet: FakeFleet, folder: Path, parameters: int) -> None:
+    """Release a model of so many parameters, all of them 0; their file is written into a folder."""
     layout, spec = model(parameters)
     theta = folder / "theta.f32"
     theta.write_bytes(np.zeros(layout.size, "<f4").tobytes())
     async with fleet.operator() as operator:
         imported = await operator.import_model(model_to_json(spec, layout), theta, None)
         await operator.release(imported.model_id)
+
+
+async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) -> dict[str, Any]:
+    """Return the figures of one round of new phones; their processes' notes to one another lie in a folder.
+
+    Raises UnreachableError, and leaves no process of phones behind, where one of them or the coordinator ends too soon.
+    """
+    parameters = PARAMETERS[kilobytes]
+    await release(fleet, folder, parameters)
+    async with fleet.operator() as operator:
         await operator.submit(task(phones), "phone-round")
     everybody = [fleet.admit(POPULATION) for _ in range(phones)]
     share = min(_common.num_cores(), 8)

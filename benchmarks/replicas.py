@@ -29,9 +29,8 @@ import numpy as np
 
 from benchmarks import _common
 from benchmarks._load import Program
-from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, model, taking_part, task
+from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, release, taking_part, task
 from mien.errors import MissingDependencyError
-from mien.protocol.canonical import model_to_json
 
 if TYPE_CHECKING:
     from tests.integration.replicas import Cluster, ReplicaFleet
@@ -102,13 +101,7 @@ def _cluster(folder: Path, way: str) -> Iterator[Cluster]:
 async def _round(made: Cluster, folder: Path, phones: int, *, are_back: bool) -> dict[str, Any]:
     from tests.integration.replicas import Balancer
 
-    parameters = PARAMETERS[66]
-    layout, spec = model(parameters)
-    theta = folder / "theta.f32"
-    theta.write_bytes(np.zeros(layout.size, "<f4").tobytes())
-    async with made.first.operator() as operator:
-        imported = await operator.import_model(model_to_json(spec, layout), theta, None)
-        await operator.release(imported.model_id)
+    await release(made.first, folder, PARAMETERS[66])
     owners = [made.replicas[at % len(made.replicas)] for at in range(len(POPULATIONS))]
     await _go_through(made, owners, [owner.address for owner in owners], folder / "first", FIRST_PHONES, lambda: None)
     programs = [Program(replica.process, replica.port) for replica in made.replicas]
