@@ -19,7 +19,7 @@ from typing import Final, Literal, Protocol, get_args
 
 from device_sdk.storage.sealing import SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
-from mien.shell.files import create_private, read_limited, read_private, storage_errors, sync_folder
+from mien.shell.files import create_private, read_limited, read_private, remove_unfinished, storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
 from mien.shell.sealing import KEY_BYTES
 
@@ -91,6 +91,7 @@ class FileKeyStore:
 
     def destroy(self, label: str) -> None:
         path = self._path(label)
+        remove_unfinished(self._folder)
         if not path.exists():
             return
         with storage_errors("the key folder"), path.open("r+b") as file:
@@ -204,6 +205,7 @@ def open_key_store(
     if choice not in ("auto", chosen["kind"]):
         raise ConfigError(f"this home keeps its keys in the {chosen['kind']} key store; leave `keystore` out")
     if chosen["kind"] == "file":
+        remove_unfinished(home / "keys")
         return FileKeyStore(home / "keys")
     found = backend()
     if found is None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import importlib.util
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Final
 
 from mien.errors import (
     AlreadyExistsError,
@@ -21,6 +22,8 @@ from mien.errors import (
     KeyStoreError,
     MissingDependencyError,
 )
+
+_UNFINISHED: Final = ".unfinished"
 
 
 class InFolder:
@@ -83,35 +86,95 @@ def write_atomically(path: Path, data: bytes, *, private: bool = False) -> None:
 
     `private` files are created with mode 0600 before the first byte is written.
     """
-    _write(path, data, lambda made: made.replace(path), private=private)
+    with storage_errors(path.name), _made_beside(path, data, 0o600 if private else 0o644) as made:
+        made.replace(path)
 
 
 def create_private(path: Path, data: bytes) -> None:
-    """Write a new private file; raises AlreadyExistsError rather than replace a key, one made meanwhile included."""
+    """Write a new private file; raises AlreadyExistsError rather than replace a key, one made meanwhile included.
+
+    Where Linux and the file system can, it has no name until it is whole: a kill leaves no copy of it under another.
+    """
     if path.exists():
         raise _is_there(path)
-    _write(path, data, lambda made: _put_in_place(made, path), private=True)
-
-
-def _write(path: Path, data: bytes, publish: Callable[[Path], object], *, private: bool) -> None:
-    """Write a file beside its place, on stable storage, and have `publish` put it there."""
     with storage_errors(path.name):
+        if not _create_nameless(path, data):
+            with _made_beside(path, data, 0o600) as made:
+                _put_in_place(made, path)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left of files that they were writing in a folder, second names of keys included.
+
+    What a running process writes there meanwhile stays: it holds the lock of it.
+    """
+    for path in folder.glob(f".*{_UNFINISHED}"):
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:  # gone meanwhile, or another one's
+            continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # being written, or nobody can tell
+            continue
+        else:
+            with storage_errors(str(folder)):
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(handle)
+
+
+@contextlib.contextmanager
+def _made_beside(path: Path, data: bytes, mode: int) -> Iterator[Path]:
+    """Write a file beside its place, on stable storage, for the block to put there."""
+    handle, made = _opened_beside(path)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            _fill(file, data, mode)
+            yield made
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def _opened_beside(path: Path) -> tuple[int, Path]:
+    """Open a new file beside a place, locked for as long as it is open: `remove_unfinished` leaves it alone."""
+    while True:
+        try:
+            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_UNFINISHED, dir=path.parent)
         except OSError as error:
             error.filename = os.fspath(path)  # nobody asked for a file of the temporary one's name
             raise
-        try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), 0o600 if private else 0o644)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            publish(Path(name))
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-        sync_folder(path.parent)
+        with contextlib.suppress(OSError):  # a file system without locks: there nothing is removed either
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        if os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # removed before it was locked
+
+
+def _create_nameless(path: Path, data: bytes) -> bool:
+    """Write a file without a name and give it one; False where the system, or the file system, knows no such files."""
+    if not hasattr(os, "O_TMPFILE"):
+        return False
+    try:
+        with os.fdopen(os.open(path.parent, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600), "wb") as file:
+            _fill(file, data, 0o600)
+            # Any handle of a folder makes it linkat, which follows the link to the file (open(2), O_TMPFILE).
+            os.link(f"/proc/self/fd/{file.fileno()}", path, src_dir_fd=file.fileno(), follow_symlinks=True)
+    except FileExistsError:
+        raise _is_there(path) from None
+    except OSError:  # whoever then writes beside meets it too, if it is the disk's
+        return False
+    sync_folder(path.parent)
+    return True
+
+
+def _fill(file: BinaryIO, data: bytes, mode: int) -> None:
+    os.fchmod(file.fileno(), mode)
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _put_in_place(made: Path, path: Path) -> None:
