@@ -17,7 +17,7 @@ from device_sdk.program.bench import EngineFigures, fastest, measure_engines
 from device_sdk.program.kept_settings import keep_setting
 from device_sdk.program.tiers import FormFigures, choose, measure_variant
 from device_sdk.program.words import typed
-from device_sdk.runtimes import RuntimeName, embedding_choice, resolve
+from device_sdk.runtimes import RuntimeName, embedding_engine, resolve
 from device_sdk.storage.home import Home
 from mien.errors import ConfigError, InviteError, UnavailableError, VersionError
 from mien.models.variants import FLOAT32, Variant
@@ -31,7 +31,7 @@ _COMPARED_WITH: Final = "what the others are compared with"
 class Looked:
     """Measurements, the fastest engine, the form that the budget chooses, and what kept variants from it.
 
-    A device in no fleet does not train: no step is measured there, and the fastest engine is that to embed.
+    A device in no fleet does not train: no step is measured there, and the fastest engine is that to verify.
     """
 
     engines: tuple[EngineFigures, ...]
@@ -50,17 +50,16 @@ class Looked:
     def runtime(self) -> RuntimeName:
         """The setting to keep: the fastest engine, or "auto", which may embed with another one than it trains with.
 
-        That is kept where no other engine trains, for a verification need not load the one that does (most of its time,
-        of which an embedding's says nothing), or where nothing is faster than its two. Of a device that trains nothing
-        only embedding counts.
+        That is kept where no other engine trains, or where nothing is faster than its two at what each of them does. Of
+        a device that trains nothing only a verification counts.
         """
         if not self.trains:
             return "auto" if self.fastest.engine == self.auto_embeds else self.fastest.engine
         if self.fastest.engine != self.auto_trains:
             return self.fastest.engine
         is_alone = sum(each.step_ms is not None for each in self.engines) <= 1
-        embeds = next((each.embed_ms for each in self.engines if each.engine == self.auto_embeds), None)
-        is_as_fast = embeds is not None and embeds <= (self.fastest.embed_ms or 0.0)
+        verifies = next((each.verify_ms for each in self.engines if each.engine == self.auto_embeds), None)
+        is_as_fast = verifies is not None and verifies <= (self.fastest.verify_ms or 0.0)
         return "auto" if is_alone or is_as_fast else self.fastest.engine
 
     def to_plain(self) -> dict[str, Any]:
@@ -89,10 +88,10 @@ class Looked:
     def show(self, tier: str, now_used: str | None, config: Path, *, saved: bool) -> None:
         """Print it for people; `config` is where the engine is kept, if it was `saved`."""
         heads = ("step (ms)", "memory of a step (MB)") if self.trains else ()
-        table = Table("engine", "embedding (ms)", *heads, box=None)
+        table = Table("engine", "verification (ms)", "embedding (ms)", *heads, box=None)
         for engine in self.engines:
             of_step = (engine.step_ms, engine.step_mb) if self.trains else ()
-            table.add_row(engine.engine, *map(_number, (engine.embed_ms, *of_step)))
+            table.add_row(engine.engine, *map(_number, (engine.verify_ms, engine.embed_ms, *of_step)))
         shell.OUT.print(table)
         for engine in self.engines:
             if engine.lacks:
@@ -124,9 +123,9 @@ class Looked:
         """Return which engine is the fastest, at what, and what a dash stands for where there is one."""
         name, engines = self.fastest.engine, self.engines
         by_step = self.trains and self.fastest.step_ms is not None
-        told = f"{name} has the shortest training step." if by_step else f"{name} is the fastest to embed a face."
+        told = f"{name} has the shortest training step." if by_step else f"{name} is the fastest to verify."
         if not self.trains:
-            told += " Only that was measured: a device in no fleet trains nothing."
+            told += " A device in no fleet trains nothing."
         if any(each.lacks for each in engines):
             told += " A dash: the engine cannot do that here, as said above."
         return told
@@ -168,7 +167,7 @@ def looked_at(device: Device) -> Looked:
         variants,
         by_hand,
         trains=device.is_in_fleet,
-        auto_embeds=resolve(embedding_choice(model.spec, model.layout, "auto", device.home.graphs)),
+        auto_embeds=embedding_engine(model.spec, model.layout, "auto", device.home.graphs),
         auto_trains=resolve("auto"),
     )
 

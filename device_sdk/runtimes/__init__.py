@@ -65,19 +65,19 @@ def load_embedder(
 
     Else, and where there are none, it is the one of `load_runtime`, whose errors it raises.
     """
-    choice = embedding_choice(spec, layout, choice, graphs)
-    return load_runtime(spec, layout, threads=threads, choice=choice, graphs=graphs)
+    engine = embedding_engine(spec, layout, choice, graphs)
+    return load_runtime(spec, layout, threads=threads, choice=engine, graphs=graphs)
 
 
-def embedding_choice(spec: ModelSpec, layout: ParameterLayout, choice: RuntimeName, graphs: Path) -> RuntimeName:
-    """Return the choice that embeds with a model: for "auto" ONNX Runtime where there are graphs, else as it was."""
+def embedding_engine(spec: ModelSpec, layout: ParameterLayout, choice: RuntimeName, graphs: Path) -> EngineName:
+    """Return the engine that embeds with a model: for "auto" ONNX Runtime where there are graphs, else `resolve`'s."""
     if choice == "auto" and importlib.util.find_spec("onnxruntime") is not None:
         from device_sdk.runtimes.manifest import GraphFolder
 
         with suppress(NotFoundError):
             GraphFolder.open(graphs, spec, layout, "onnxruntime")
             return "onnxruntime"
-    return choice
+    return resolve(choice)
 
 
 def resolve(choice: RuntimeName) -> EngineName:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ def test_engines_that_can_run_the_model_have_figures() -> None:
         assert figures.step_ms is not None
         assert 0 <= figures.embed_ms < 60_000
         assert 0 < figures.step_ms < 60_000
+        assert figures.verify_ms is not None
+        assert figures.verify_ms > 0
         assert figures.step_mb is None or 0 <= figures.step_mb < 500
 
 
@@ -41,14 +44,15 @@ def test_engines_without_graphs_say_so(tmp_path: Path) -> None:
         assert f"`mien-device update --runtime {figures.engine}` fetches those of a signed release" in figures.lacks
 
 
-def test_the_fastest_is_that_with_the_shortest_step_and_to_embed_where_no_step_was_measured() -> None:
+def test_the_fastest_is_that_with_the_shortest_step_and_to_verify_where_no_step_was_measured() -> None:
     torch = EngineFigures("torch", 1.0, 9.0, 50.0)
     onnx = EngineFigures("onnxruntime", 2.0, 5.0, 20.0)
     no_step = EngineFigures("executorch", 0.5, lacks="no graph")
     gone = EngineFigures("torch", lacks="not installed")
     assert fastest([torch, onnx, no_step]) == onnx
     assert fastest([gone, no_step]) == no_step
-    assert fastest([EngineFigures("torch", 2.0), EngineFigures("onnxruntime", 1.0)]).engine == "onnxruntime"
+    slow_to_load, slow_to_embed = EngineFigures("torch", 1.0, verify_ms=1500.0), EngineFigures("onnxruntime", 2.0)
+    assert fastest([slow_to_load, replace(slow_to_embed, verify_ms=90.0)]).engine == "onnxruntime"
     with pytest.raises(MissingDependencyError, match="not installed"):
         fastest([gone])
 
