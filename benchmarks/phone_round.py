@@ -156,25 +156,18 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
         for at in range(share)
     ]
     program = Program(fleet.process, fleet.port)
-    cpu_s = list[float]()
+    cpu_s, stored = list[float](), list[int]()
 
-    def begins() -> None:
+    def note() -> None:
+        cpu_s.append(program.cpu_s)
+        stored.append(_common.database_bytes(fleet.home.folder / "coordinator.db"))
+
+    async with _probed(fleet) as waits:
         program.forget_peak()
-        cpu_s.append(program.cpu_s)
-
-    async with _probed(fleet) as waits, taking_part(crowds, [fleet], begins) as tallies:
-        while not all(crowd.connected.exists() for crowd in crowds):
-            await asyncio.sleep(0.05)
-        cpu_s.append(program.cpu_s)
-        await asyncio.sleep(IDLE_S)
-        cpu_s.append(program.cpu_s)
-        before = _common.database_bytes(fleet.home.folder / "coordinator.db")
-        began = time.monotonic()
-        go.touch()
-        told = await asyncio.gather(*tallies)
-        took_s, peak_bytes = time.monotonic() - began, program.peak_bytes
-        cpu_s.append(program.cpu_s)
-        kept = _common.database_bytes(fleet.home.folder / "coordinator.db") - before
+        took_s, told = await go_through(crowds, [fleet], note)
+        peak_bytes = program.peak_bytes
+    _, _, before, after = stored
+    kept = after - before
     connecting_s, idle_s, busy_s = (after - before for before, after in itertools.pairwise(cpu_s))
     share_idle = idle_s / IDLE_S
     return {
@@ -192,6 +185,29 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
         "kept_bytes_per_phone": round(kept / phones),
         "round_s": round(took_s, 1),
     }
+
+
+async def go_through(
+    crowds: Sequence[Crowd], fleets: Sequence[FakeFleet], note: Callable[[], None]
+) -> tuple[float, list[Tally]]:
+    """Let crowds take part in a round, each in a process of its own; return the seconds from connected to closed.
+
+    Beside them is what each exchanged. `note` is called as they connect, when they have, after `IDLE_S` of silence, and
+    at the end. Raises as `taking_part` does.
+    """
+    async with taking_part(crowds, fleets, note) as tallies:
+        while not all(crowd.connected.exists() for crowd in crowds):
+            await asyncio.sleep(0.05)
+        note()
+        await asyncio.sleep(IDLE_S)
+        note()
+        began = time.monotonic()
+        for go in {crowd.go for crowd in crowds}:
+            go.touch()
+        told = await asyncio.gather(*tallies)
+        took_s = time.monotonic() - began
+        note()
+    return took_s, told
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,6 @@ import contextlib
 import os
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,7 +28,7 @@ import numpy as np
 
 from benchmarks import _common
 from benchmarks._load import Program
-from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, release, taking_part, task
+from benchmarks.phone_round import CROWDED, IDLE_S, PARAMETERS, Crowd, go_through, release, task
 from mien.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -133,10 +132,7 @@ async def _go_through(
     phones: int,
     note: Callable[[], None],
 ) -> float:
-    """Return how long a round of so many new phones of each population took, from connected to closed, in seconds.
-
-    `note` is called as they connect, when they have, after a while of silence, and at the end.
-    """
+    """Return how long a round of so many new phones of each population took; the rest is as `go_through` says."""
     notes.mkdir()
     for owner, population in zip(owners, POPULATIONS, strict=True):
         async with owner.operator() as operator:  # who is asked runs it
@@ -149,17 +145,7 @@ async def _go_through(
         )
         for address, population in zip(begins, POPULATIONS, strict=True)
     ]
-    async with taking_part(crowds, made.replicas, note) as tallies:
-        while not all(crowd.connected.exists() for crowd in crowds):
-            await asyncio.sleep(0.05)
-        note()
-        await asyncio.sleep(IDLE_S)
-        note()
-        began = time.monotonic()
-        crowds[0].go.touch()
-        await asyncio.gather(*tallies)
-        took_s = time.monotonic() - began
-        note()
+    took_s, _ = await go_through(crowds, made.replicas, note)
     return took_s
 
 
