@@ -18,6 +18,7 @@ from benchmarks._device import least
 from device_sdk.export.variants import Faces, baked, faces_in, make_int8
 from device_sdk.runtimes.variant_session import VariantSession
 from mien.backbones.importers import ImportedModel
+from mien.evaluation.scores import rows_of_each
 
 PER_PERSON: Final = 4
 
@@ -55,6 +56,6 @@ def measure_int8(name: str, model: ImportedModel) -> dict[str, Any]:
 
 def _some(faces: Faces) -> Faces:
     """Return the first pictures of everybody who has enough."""
-    rows = [np.flatnonzero(faces.labels == person)[:PER_PERSON] for person in np.unique(faces.labels)]
+    rows = [of_one[:PER_PERSON] for of_one in rows_of_each(faces.labels)]
     kept = np.concatenate([own for own in rows if len(own) == PER_PERSON])
     return Faces(faces.crops[kept], faces.labels[kept], faces.name, faces.sha256)

@@ -28,6 +28,7 @@ from device_sdk.models.models import KnownModel
 from device_sdk.people.recogniser import DEFAULT_MAX_FPIR, point_among
 from device_sdk.runtimes import load_runtime
 from mien.evaluation.identification import search
+from mien.evaluation.scores import rows_of_each
 from mien.evaluation.tail import enrolled_against_strangers, tail_of
 from mien.protocol.ids import ModelId
 from mien.rounds.thresholds import thresholds_of
@@ -54,7 +55,7 @@ class Half:
 
     def templates(self) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]:
         """Return everybody's template (I, D), everybody's probe (I, D), and whether that is another picture (I,)."""
-        rows = [np.flatnonzero(self.labels == person) for person in np.unique(self.labels)]
+        rows = rows_of_each(self.labels)
         enrolled = [self.embeddings[own[:-1][:ENROLLED] if len(own) > 1 else own] for own in rows]
         means = np.stack([own.mean(axis=0) for own in enrolled])
         templates = means / np.linalg.norm(means, axis=1, keepdims=True)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError
-from mien.evaluation.scores import Comparisons, Labels, normalise
+from mien.evaluation.scores import Comparisons, Labels, normalise, rows_of_each
 from mien.evaluation.verification import OperatingPoint, det_curve, equal_error_rate, point_at_fmr
 
 
@@ -41,7 +41,7 @@ def enrolment_sweep(
     if not numbers or numbers[0] < 1:
         raise ConfigError(f"numbers of pictures are {list(counts)}; name at least one, each at least 1")
     order = np.random.default_rng(seed).permutation(len(label_N))
-    rows = [order[label_N[order] == name] for name in np.unique(label_N)]
+    rows = [order[of_one] for of_one in rows_of_each(label_N[order])]
     enough = [of_one for of_one in rows if len(of_one) > numbers[-1]]
     if len(enough) < 2:
         raise ConfigError(

@@ -262,6 +262,15 @@ class _Block:
         return np.stack([self.row_labels[rows], self.column_labels[columns]], axis=1)
 
 
+def rows_of_each(labels: Labels) -> list[NDArray[np.int64]]:
+    """Return the rows of each identity of `labels` (N,), rows in their order, identities in theirs; in O(N log N)."""
+    label_N = np.asarray(labels)
+    if not label_N.size:
+        return []
+    order = np.argsort(label_N, kind="stable")
+    return np.split(order, np.flatnonzero(label_N[order][1:] != label_N[order][:-1]) + 1)
+
+
 def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return unit embeddings in float32 and labels numbered from 0."""
     unit_ND = normalise(embeddings).astype(np.float32)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import UndefinedMetricError
-from mien.evaluation.scores import Labels, normalise
+from mien.evaluation.scores import Labels, normalise, rows_of_each
 
 FMRS: Final = tuple(step * 10.0**-decade for decade in range(4, 9) for step in (5.0, 2.0, 1.0))
 """Rates at which a threshold is wanted: the gallery's size chooses among them."""
@@ -108,9 +108,7 @@ def enrolled_against_strangers(
     people with one image are enrolled with it, which is also the probe that strangers are compared with.
     Raises UndefinedMetricError for fewer than `MIN_TEMPLATES` people who can be enrolled.
     """
-    unit, label = normalise(embeddings), np.asarray(labels)
-    order = np.argsort(label, kind="stable")
-    rows = np.split(order, np.flatnonzero(np.diff(label[order])) + 1)
+    unit, rows = normalise(embeddings), rows_of_each(labels)
     enrolled = [index for index, own in enumerate(rows) if len(own) > at_least]
     if len(enrolled) < MIN_TEMPLATES:
         raise UndefinedMetricError(

@@ -7,6 +7,7 @@ import pytest
 
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation.enrolment import enrolment_sweep
+from mien.evaluation.scores import Labels, rows_of_each
 
 
 def faces(people: int, each: int, noise: float = 0.9, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -58,3 +59,34 @@ def test_a_set_that_is_too_small_says_so() -> None:
         enrolment_sweep(*faces(3, 4), (4,))
     with pytest.raises(UndefinedMetricError, match="not measurable"):
         enrolment_sweep(*faces(3, 4), (2,))
+
+
+def test_people_are_found_without_comparing_every_picture_with_everybody() -> None:
+    compared = 0
+
+    class Name:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __lt__(self, other: Name) -> bool:
+            nonlocal compared
+            compared += 1
+            return self.number < other.number
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return isinstance(other, Name) and self.number == other.number
+
+        __hash__ = None  # type: ignore[assignment]
+
+    embeddings, labels = faces(200, 3)
+    (point,) = enrolment_sweep(embeddings, np.array([Name(label) for label in labels]), (2,), target_fmr=0.1)
+    assert point.num_people == 200
+    assert compared < 20 * len(labels)  # sorting takes their logarithm of each; 200 of each by comparing with everybody
+
+
+@pytest.mark.parametrize("labels", [["b", "a", "b", "c", "a"], [7, -1, 7, 9, -1], np.array([3, 1, 3, 4, 1], np.uint8)])
+def test_rows_of_each_identity_keep_their_order(labels: Labels) -> None:
+    assert [rows.tolist() for rows in rows_of_each(labels)] == [[1, 4], [0, 2], [3]]
+    assert rows_of_each([]) == []

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation.protocols.lists import bad_line, json_object, numbered_lines, relative_path
-from mien.evaluation.scores import DEFAULT_BINS, Comparisons, ScoreHistogram, normalise
+from mien.evaluation.scores import DEFAULT_BINS, Comparisons, ScoreHistogram, normalise, rows_of_each
 
 PROTOCOL: Final = "megaface-challenge-1"
 VERSION: Final = "1"
@@ -83,10 +83,8 @@ class Challenge:
 
     def _mates(self, probe_QD: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Return the score of every ordered pair of images of one person, and which probe searches."""
-        people = np.unique(np.array(self.people), return_inverse=True)[1]
         scores, searchers = list[NDArray[np.float64]](), list[NDArray[np.int64]]()
-        for person in range(int(people.max(initial=-1)) + 1):
-            rows = np.flatnonzero(people == person)
+        for rows in rows_of_each(self.people):
             own = np.clip(probe_QD[rows] @ probe_QD[rows].T, -1.0, 1.0)
             different = ~np.eye(len(rows), dtype=np.bool_)
             scores.append(own[different])
