@@ -15,9 +15,9 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", _NARROW_SPACE).replace("-", _MINUS)
 
 
-def several(number: int, noun: str) -> str:
-    """Return a number of things in words: 1 round, 2 rounds."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+def several(number: int, noun: str, plural: str = "") -> str:
+    """Return a number of things in words, their plural where it is no `s` more: 1 round, 2 rounds, 3 people."""
+    return f"{count(number)} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def percent(rate: float, digits: int = 2) -> str:

@@ -11,7 +11,7 @@ import typer
 
 from coordinator.commands.both import Program, options
 from coordinator.commands.common import fields
-from mien.format import moment
+from mien.format import moment, several
 from mien.log.audit import Anchor, Entry
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -79,7 +79,10 @@ def audit_app(program: Program) -> typer.Typer:
         kept = f" and fit {len(wanted)} anchors" if wanted else ""
 
         def human() -> None:
-            say(f"The log holds: {newest.position} entries follow from one another{kept}. The newest: {newest}")
+            say(
+                f"The log holds: {several(newest.position, 'entry', 'entries')}, each following from the one "
+                f"before{kept}. The newest: {newest}"
+            )
 
         shell.emit({"verifies": True, "anchors": len(wanted), **_plain_anchor(newest)}, as_json=as_json, human=human)
 

@@ -22,6 +22,7 @@ from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.home.folder import ServerHome
 from coordinator.home.settings import shown
 from mien.errors import TABLE, ConfigError, NotFoundError
+from mien.format import several
 from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell import logs
@@ -341,7 +342,7 @@ def _tell(summary: Summary, what: str, *, as_json: bool, **more: object) -> None
 
     def human() -> None:
         created = f"{datetime.fromtimestamp(summary.created_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
-        say(f"{what}: {summary.files} files, {summary.size_bytes / 1e6:.1f} MB, as of {created}.")
+        say(f"{what}: {several(summary.files, 'file')}, {summary.size_bytes / 1e6:.1f} MB, as of {created}.")
         say("It holds keys, certificates and settings only." if head is None else f"The audit log stood at {head}")
 
     shell.emit(result, as_json=as_json, human=human)

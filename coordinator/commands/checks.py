@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 from coordinator.home.folder import ServerHome
 from coordinator.keys import pki
 from mien.errors import MienError, NotFoundError, VersionError
+from mien.format import several
 from mien.shell.doctor import Finding
 
 CA_WARNING_DAYS: Final = 180
@@ -72,7 +73,7 @@ class FolderChecks(Generic[H]):
         """Check that the audit log is unchanged."""
         with self._store() as store:
             newest = store.audit(lambda log, db: log.verify(db))
-        return f"{newest.position} entries, each following from the one before"
+        return f"{several(newest.position, 'entry', 'entries')}, each following from the one before"
 
     def _database(self) -> str:
         """Return the database's URL; raises NotFoundError for a file that is not there, which to open would make."""

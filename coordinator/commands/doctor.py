@@ -35,6 +35,7 @@ from mien.errors import (
     NotFoundError,
     UnreachableError,
 )
+from mien.format import several
 from mien.models import bundles
 from mien.protocol.addresses import host_of
 from mien.protocol.ids import ModelId
@@ -132,7 +133,7 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         for sha256 in blobs:
             blobs.verify(sha256)
             count += 1
-        return f"{count} files, all whole"
+        return f"{several(count, 'file')}, all whole"
 
     async def evaluation_sets(self) -> str:
         sets = self._config.sets

@@ -11,7 +11,7 @@ import typer
 from coordinator.commands.common import Home, Json, ask, fields, home_flag
 from coordinator.commands.tables import Column, listing
 from mien.errors import NotFoundError
-from mien.format import moment
+from mien.format import moment, several
 from mien.protocol.ids import ModelId
 from mien.records import from_mapping
 from mien.shell import cli as shell
@@ -163,7 +163,8 @@ def waiting(task: operator_pb2.TaskStatus) -> str:
     cohort = task_from_json(task.task_json).cohort
     why = f" ({task.reason})" if task.reason else ""
     return (
-        f"Task {task.name} is {task.state}{why}: it waits for the answers of {cohort.min_reports} phones, up to "
+        f"Task {task.name} is {task.state}{why}: it waits for the answers of "
+        f"{several(cohort.min_reports, 'phone')}, up to "
         f"{cohort.size}; mien-coordinator task watch {task.name} follows it."
     )
 
@@ -239,7 +240,7 @@ def roll_outs(home: Home, as_json: Json = False) -> None:
 def _said(figures: dict[str, float]) -> str:
     if not figures:
         return "–"
-    text = f"{figures['phones']:.0f} phones: TAR {figures['tar']:.4f}, FMR {figures['fmr']:.2g}"
+    text = f"{several(round(figures['phones']), 'phone')}: TAR {figures['tar']:.4f}, FMR {figures['fmr']:.2g}"
     return text + (f", TAR dropped by {figures['tar_drop']:z.4f}" if "tar_drop" in figures else "")
 
 

@@ -11,6 +11,7 @@ import typer
 
 from coordinator.commands.both import Program, options
 from mien.errors import TABLE, NotFoundError, TransparencyError
+from mien.format import several
 from mien.shell import cli as shell
 from mien.shell.cli import say
 from mien.shell.files import storage_errors, write_atomically
@@ -49,7 +50,10 @@ def log_app(program: Program) -> typer.Typer:
             faults, remarks = compare(each.entry.data for each in _entries(store, size))
 
         def human() -> None:
-            say(f"The log holds: {size} entries, root {root.hex()}. Cosigned by the registrar: {head.cosigned_size}.")
+            say(
+                f"The log holds: {several(size, 'entry', 'entries')}, root {root.hex()}. Cosigned by the "
+                f"registrar: {head.cosigned_size}."
+            )
             say(f"Its key, for monitors and further witnesses: {key}")
             for remark in remarks:
                 say(f"Note: {remark}")
@@ -100,7 +104,7 @@ def log_app(program: Program) -> typer.Typer:
         for name, data in ((ENTRIES, lines), (KEY, f"{key}\n".encode()), (CHECKPOINT, note.encode())):
             write_atomically(out / name, data)
         answer = {"folder": str(out), "entries": size}
-        shell.emit(answer, as_json=as_json, human=lambda: say(f"Wrote {size} entries into {out}."))
+        shell.emit(answer, as_json=as_json, human=lambda: say(f"Wrote {several(size, 'entry', 'entries')} into {out}."))
 
     return app
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.commands.tables import Column, facts, listing
+from mien.format import several
 
 _COUNTS: Final = {
     "identities": "people",
@@ -86,7 +87,11 @@ def by_group(record: Mapping[str, Any], width: int) -> Iterator[RenderableType]:
     worst = told.get("worst_group")
     whose = f"the worst group, {worst['attribute']} {worst['group']}" if worst else "all people"
     head = f"By group, at the threshold {told['threshold']:.4f} for FMR {told['target_fmr']:g} of {whose}"
-    not_stated = [f"{number} people state no {name}" for name, number in told["not_stated"].items() if number]
+    not_stated = [
+        f"{several(number, 'person states', 'people state')} no {name}"
+        for name, number in told["not_stated"].items()
+        if number
+    ]
     yield Text("; ".join([head, *not_stated]) + ":")
     rows = [
         (

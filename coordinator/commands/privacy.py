@@ -9,6 +9,7 @@ from rich.table import Table
 
 from coordinator.commands.common import Home, Json, fields
 from coordinator.home.home import CoordinatorHome
+from mien.format import several
 from mien.shell import cli as shell
 from mien.shell.cli import say
 
@@ -82,12 +83,13 @@ def _say_population(population: PopulationReport) -> None:
     if not population.verifies:
         say(f"  THE LEDGER DOES NOT VERIFY: {population.problem}.")
         return
-    say(f"  {population.num_sums} sums opened; the ledger verifies, its newest event is {population.head}.")
+    say(f"  {several(population.num_sums, 'sum')} opened; the ledger verifies, its newest event is {population.head}.")
     if population.num_sums_without_noise:
         say(f"  {population.num_sums_without_noise} of them without noise: no epsilon bounds what they tell.")
     if population.num_rounds_without_event:
         say(
-            f"  {population.num_rounds_without_event} rounds closed without an event: no epsilon bounds what they tell."
+            f"  {several(population.num_rounds_without_event, 'round')} closed without an event: no epsilon "
+            f"bounds what is told by that."
         )
     for budget in population.budgets:
         say(
@@ -96,10 +98,11 @@ def _say_population(population: PopulationReport) -> None:
         )
     for task in population.tasks:
         if task.mechanism == "none":
-            say(f"  {task.name}: {len(task.sums)} sums without noise.")
+            say(f"  {task.name}: {several(len(task.sums), 'sum')} without noise.")
             continue
         say(
-            f"  {task.name}: {len(task.sums)} sums, {task.mechanism}, z = {task.noise_multiplier:g}; by itself epsilon "
+            f"  {task.name}: {several(len(task.sums), 'sum')}, {task.mechanism}, z = {task.noise_multiplier:g}; "
+            f"by itself epsilon "
             f"{_number(task.epsilon)}. The busiest phone was in {task.most_participations} of "
             f"{task.max_participations or 'any number'}."
         )

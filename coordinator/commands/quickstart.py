@@ -40,6 +40,7 @@ from coordinator.home.settings import port_of
 from coordinator.registrar.config import RegistrarConfig
 from coordinator.registrar.home import RegistrarHome
 from mien.errors import AlreadyExistsError, ConfigError, InviteError, UnreachableError
+from mien.format import several
 from mien.shell import cli as shell
 from mien.shell import logs
 from mien.shell.cli import say
@@ -148,7 +149,8 @@ class QuickFleet:
             say(f"Those phones are emulated. Real ones join with the QR codes in {page}; more of them:")
         else:
             say(
-                f"Those phones are emulated, and new ones. Of the {len(invites)} invites in {self.invites_path} "
+                f"Those phones are emulated, and new ones. Of the {several(len(invites), 'invite')} in "
+                f"{self.invites_path} "
                 f"{num_open or 'none'} still work{'s' * (num_open < 2)}: an invite works once. More for real phones:"
             )
         say(f"  mien-coordinator device invite --count 5 --out more.html {home}")

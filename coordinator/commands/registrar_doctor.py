@@ -11,6 +11,7 @@ from coordinator.operator.registrar_client import connect_admin, hello
 from coordinator.registrar.attestation.policy import Policy
 from coordinator.registrar.home import RegistrarHome
 from mien.errors import ConfigError
+from mien.format import several
 
 _STATUS_WARNING_DAYS = 30
 
@@ -40,14 +41,16 @@ class RegistrarChecks(FolderChecks[RegistrarHome]):
         policy = Policy.of(config, self._home.folder)
         if policy is None:
             return "off (attestation): phones join with whatever key they have"
-        words = f"{config.attestation}, {config.attestation_level} or better, {len(policy.roots)} roots"
+        words = f"{config.attestation}, {config.attestation_level} or better, {several(len(policy.roots), 'root')}"
         if policy.revoked.path is None:
             return f"{words}; no list of revoked keys (attestation_status)"
         held = policy.revoked.serials()
         age_days = (self._clock().timestamp() - policy.revoked.path.stat().st_mtime) / 86400
         if age_days > _STATUS_WARNING_DAYS:
-            raise ConfigError(f"the list of revoked attestation keys is {age_days:.0f} days old; fetch it again")
-        return f"{words}; {len(held)} revoked keys, {age_days:.0f} days old"
+            raise ConfigError(
+                f"the list of revoked attestation keys is {several(round(age_days), 'day')} old; fetch it again"
+            )
+        return f"{words}; {several(len(held), 'revoked key')}, {several(round(age_days), 'day')} old"
 
     async def joining_port(self) -> str:
         address = self._home.resolve().config.address
@@ -59,4 +62,4 @@ class RegistrarChecks(FolderChecks[RegistrarHome]):
         address = self._home.resolve().config.admin_address
         async with connect_admin(address, self._home.operator_credentials(), setting="admin_address") as admin:
             count = len([device async for device in admin.list_devices()])
-        return f"answers at {address}; {count} devices"
+        return f"answers at {address}; {several(count, 'device')}"

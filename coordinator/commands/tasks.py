@@ -423,13 +423,13 @@ def _order(
 def _say_task(task: TaskSpec, shown: list[str]) -> None:
     cohort, rounds = task.cohort, several(task.rounds, "round")
     say(
-        f"{task.name}: {task.method}, {rounds} of {cohort.size} phones (at least {cohort.min_reports}) of "
+        f"{task.name}: {task.method}, {rounds} of {several(cohort.size, 'phone')} (at least {cohort.min_reports}) of "
         f"population {task.population}, from model {task.model_id}."
     )
     if (mode := task.asynchronous) is not None:
         say(
-            f"Asynchronous: up to {mode.max_concurrency} cohorts in flight; one that is more than {mode.max_staleness} "
-            "models behind is discarded."
+            f"Asynchronous: up to {several(mode.max_concurrency, 'cohort')} in flight; one that is more than "
+            f"{several(mode.max_staleness, 'model')} behind is discarded."
         )
     from mien.methods import find_method
 
@@ -544,7 +544,7 @@ class _View:
         title += f"{self.task.rounds_closed}/{several(self.task.rounds_total, 'round')}"
         if is_asynchronous(self.task):
             in_flight = sum(report.stage not in _OVER for report in self._rounds.values())
-            title = f"{title.rpartition(' ')[0]} models, {in_flight} cohorts in flight"
+            title = f"{title.rpartition(' ')[0]} models, {several(in_flight, 'cohort')} in flight"
         if told := _in_total(self._rounds.values()):
             title += f", {told}"
         why = "; ".join(filter(None, (self.task.reason, *_who_waits(self.task))))
@@ -558,7 +558,7 @@ def _in_total(reports: Iterable[operator_pb2.RoundReport]) -> str:
         return ""
     newest = max(told, key=lambda metrics: metrics["phones_in_total"])
     phones = _phones(round(newest["phones_in_total"]), "", "").rstrip()
-    return f"{newest['people_in_total']:.0f} people on {phones} in all cohorts"
+    return f"{several(round(newest['people_in_total']), 'person', 'people')} on {phones} in all cohorts"
 
 
 def _cells(report: operator_pb2.RoundReport) -> tuple[str, str, str, str, str]:

@@ -11,6 +11,7 @@ from coordinator.store import round_log
 from coordinator.store.round_log import Verified
 from coordinator.store.tables import AUDIT
 from mien.errors import CorruptDataError
+from mien.format import several
 from mien.log.audit import BEGINNING, Anchor, verify
 
 _PIECE = 2000
@@ -35,8 +36,10 @@ class ChainState:
         if self.problem:
             return self.problem
         if not self.is_whole:
-            return f"being verified: {self.verified.position} of {self.head.position} entries so far"
-        return f"{self.head.position} entries, each following from the one before"
+            return (
+                f"being verified: {self.verified.position} of {several(self.head.position, 'entry', 'entries')} so far"
+            )
+        return f"{several(self.head.position, 'entry', 'entries')}, each following from the one before"
 
 
 def look_on(state: ChainState, ask: Callable[[Callable[[sa.Connection], ChainState]], ChainState]) -> ChainState:
@@ -73,8 +76,10 @@ class RoundLogState:
         if self.problem:
             return self.problem
         if not self.is_whole:
-            return f"being verified: {self.verified.size} entries so far"
-        return f"{self.verified.size} entries, hashed again, are the tree that was cosigned"
+            return f"being verified: {several(self.verified.size, 'entry', 'entries')} so far"
+        return (
+            f"the tree of {several(self.verified.size, 'entry', 'entries')}, hashed again, is the one that was cosigned"
+        )
 
 
 def look_on_rounds(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mien.format import duration
+from mien.format import duration, several
 from mien.log.audit import Entry
 from mien.shell.pages import Cell, Tone
 
@@ -124,7 +124,7 @@ def lasting(seconds: float) -> str:
     if seconds < _DAYS_S:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours} h {minutes:02d} min"
-    return f"{seconds / 86_400:.0f} days"
+    return several(round(seconds / 86_400), "day")
 
 
 def task_badge(state: str) -> Cell:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from coordinator.operator.disclosure import disclosures
 from mien.evaluation.fairness import MAX_FMR_RATIO
-from mien.format import count, moment, percent
+from mien.format import count, moment, percent, several
 from mien.models.unmeasured import ALWAYS_UNMEASURED, never_measured
 from mien.protocol.canonical import model_from_json, parse_json
 from mien.records import to_mapping
@@ -172,7 +172,7 @@ def _what(card: ModelCard) -> Facts:
             ("Id", Cell(card.model.model_id, is_code=True)),
             ("Recogniser", spec.backbone),
             ("Takes", f"an aligned face of {spec.input.width}×{spec.input.height} pixels, {spec.input.colour}"),
-            ("Gives", f"{spec.input.dim} numbers, compared by cosine"),
+            ("Gives", f"{several(spec.input.dim, 'number')}, compared by cosine"),
             ("Parameters", count(layout.size)),
             ("Came in", f"{moment(card.model.created_ms)} UTC"),
             ("State", f"{card.standing.state.value}{share}; {signed}"),
@@ -268,7 +268,11 @@ def _groups(record: Mapping[str, Any], number_: int) -> Iterator[Table]:
         )
         for each in told["rates"]
     )
-    not_stated = [f"{count(people)} people state no {name}" for name, people in told["not_stated"].items() if people]
+    not_stated = [
+        f"{several(people, 'person states', 'people state')} no {name}"
+        for name, people in told["not_stated"].items()
+        if people
+    ]
     note = "; ".join([f"Too high: more than {MAX_FMR_RATIO:g} times the target", *not_stated]) + "."
     title = f"By group, on {record['dataset']}"
     heads = columns("Group", "#People", "#FMR", "#FNMR", "#No face", "Verdict")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mien.dp.words import guarantee
+from mien.format import several
 from mien.secagg.planner import fewest_hidden, smallest_sum
 from mien.specs import TaskSpec
 
@@ -63,8 +64,9 @@ def disclosures(task: TaskSpec) -> list[str]:
     told = [_cohort(task, method), _masked(task) if privacy.is_masked else UNMASKED]
     if privacy.groups > 1:
         told.append(
-            f"The cohort is dealt into {privacy.groups} groups, and the coordinator sees the sum of each: "
-            f"{privacy.min_cohort} phones or more. Of these sums it takes the {privacy.group_mean.replace('_', ' ')}."
+            f"The cohort is dealt into {several(privacy.groups, 'group')}, and the coordinator sees the sum of each: "
+            f"{several(privacy.min_cohort, 'phone')} or more. Of these sums it takes the "
+            f"{privacy.group_mean.replace('_', ' ')}."
         )
     if method is not None and method.trains and not method.is_minimised:
         told.append(
@@ -79,7 +81,8 @@ def disclosures(task: TaskSpec) -> list[str]:
         )
     if task.validators is not None:
         told.append(
-            f"In each round {task.validators.min_reports} validators or more also download the candidates for the next "
+            f"In each round {several(task.validators.min_reports, 'validator')} or more also download the "
+            f"candidates for the next "
             "model and judge them; of their scores this coordinator sees the sum."
         )
     if privacy.dp.is_on:
@@ -97,7 +100,7 @@ def _method(name: str) -> Method | None:
 def _cohort(task: TaskSpec, method: Method | None) -> str:
     smallest = smallest_sum(task)
     told = (
-        f"A round's sum covers at least {smallest} phones; each phone refuses to take part in a sum over "
+        f"A round's sum covers at least {several(smallest, 'phone')}; each phone refuses to take part in a sum over "
         "fewer than its own floor."
     )
     if (each := 1 if method is None else method.requirements(task).phones_as_one) > 1:

@@ -244,7 +244,10 @@ def enroll(
     }
 
     def human() -> None:
-        say(f"{isolated(person.name)} is enrolled with {enrollment.num_used} pictures ({len(refused)} refused).")
+        say(
+            f"{isolated(person.name)} is enrolled with {several(enrollment.num_used, 'picture')} "
+            f"({len(refused)} refused)."
+        )
         say(_said_of_training(person, home))
 
     shell.emit(result, as_json=as_json, human=human)
@@ -824,7 +827,10 @@ def log(
             shell.say("No round was looked up in the log yet.")
         else:
             when = moment(last.cosigned_unix_s * 1000)
-            shell.say(f"The log had {last.checkpoint.size} entries; the registrar cosigned it last on {when}.")
+            shell.say(
+                f"The log had {several(last.checkpoint.size, 'entry', 'entries')}; the registrar cosigned it "
+                f"last on {when}."
+            )
         if further.keys:
             shell.say(f"It also needs the cosignatures of {further.needed} of {len(further.keys)} further witnesses.")
         for each in evidence:
@@ -1045,7 +1051,10 @@ def bundle_verify(
     }
 
     def human() -> None:
-        say(f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: {len(signed.files)} files.")
+        say(
+            f"Release {signed.sequence}, model {signed.model_id}, is signed and whole: "
+            f"{several(len(signed.files), 'file')}."
+        )
 
     shell.emit(result, as_json=as_json, human=human)
 

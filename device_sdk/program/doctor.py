@@ -11,10 +11,10 @@ from device_sdk.faces import load_detector
 from device_sdk.models.models import Model
 from device_sdk.models.packaged import packaged_model
 from device_sdk.program.words import typed
-from device_sdk.runtimes import embedding_choice, resolve
+from device_sdk.runtimes import embedding_engine, resolve
 from device_sdk.server.certificates import check_period
 from mien.errors import ConfigError, NotFoundError
-from mien.format import spell_duration
+from mien.format import several, spell_duration
 from mien.models.variants import FLOAT32, model_of, variant_of
 from mien.shell.doctor import Finding, look
 
@@ -57,12 +57,12 @@ def _key_store(device: Device) -> str:
 def _gallery(device: Device) -> str:
     people = device.people()
     agreed = sum(person.trains for person in people)
-    return f"opens; {len(people)} {'person' if len(people) == 1 else 'people'}, {agreed} agreed to training"
+    return f"opens; {several(len(people), 'person', 'people')}, {agreed} agreed to training"
 
 
 def _private_sums(device: Device) -> str:
     number = device.status().num_private_sums
-    return f"the log opens; this phone is or may be in {number} sums"
+    return f"the log opens; this phone is or may be in {several(number, 'sum')}"
 
 
 def _detector(_device: Device) -> str:
@@ -73,7 +73,7 @@ def _detector(_device: Device) -> str:
 def _engine(device: Device) -> str:
     choice, chosen = device.config.runtime, device.gallery.model_id
     model = packaged_model() if chosen is None else device.models.load(chosen)
-    embeds = resolve(embedding_choice(model.spec, model.layout, choice, device.home.graphs))
+    embeds = embedding_engine(model.spec, model.layout, choice, device.home.graphs)
     if not device.is_in_fleet:  # nothing is trained there
         return embeds
     trains = resolve(choice)

@@ -21,7 +21,7 @@ from mien.evaluation import (
     rule_of_three,
     tar_at_fmrs,
 )
-from mien.format import count, duration, fraction, percent, points, score, size
+from mien.format import count, duration, fraction, percent, points, score, several, size
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, Tone, columns, render
 from simulation.pages.figures import (
     AFTER,
@@ -171,9 +171,10 @@ def render_demo(report: DemoReport) -> str:
     closed = sum(r.outcome == "closed" for r in report.rounds)
     return render(
         Report(
-            title=f"{report.num_phones} phones, {closed} {'round' if closed == 1 else 'rounds'}, one recogniser",
+            title=f"{several(report.num_phones, 'phone')}, {several(closed, 'round')}, one recogniser",
             lede=(
-                f"Phones enrolled {report.num_people} people and took part in a task of {report.method} with these "
+                f"Phones enrolled {several(report.num_people, 'person', 'people')} and took part in a task of "
+                f"{report.method} with these "
                 "people's pictures; the coordinator combined what they sent. Below: how well people whom no phone ever "
                 "saw are verified before and after."
             ),
@@ -254,7 +255,7 @@ def _headlines(report: DemoReport, before: _Measured, after: _Measured, control:
             )
         )
     sent = sum(r.bytes_up for r in report.rounds)
-    note = f"mean over {report.num_phones} phones and {len(report.rounds)} rounds"
+    note = f"mean over {several(report.num_phones, 'phone')} and {several(len(report.rounds), 'round')}"
     if report.reveals:
         note += f"; in clear, by the task's choice: {_listed(report.reveals)}"
     items.append(Tile("Sent by each phone", size(round(sent / report.num_phones)), note))
@@ -288,7 +289,7 @@ def _verification(report: DemoReport, before: _Measured, after: _Measured) -> Ta
         tuple(rows),
         note=(
             "All comparisons are of people whom no phone held. Thresholds are chosen on these comparisons: the "
-            f"smallest observed score that keeps the target. No false match in {count(n)} comparisons would still "
+            f"smallest observed score that keeps the target. No false match in {several(n, 'comparison')} would still "
             f"allow a rate of {percent(rule_of_three(n), 3)} (95 %, if they were independent). Samples without a "
             f"template: {before.result.num_fte} before, {after.result.num_fte} after."
         ),
@@ -347,7 +348,8 @@ def _rounds_figure(report: DemoReport, before: _Measured, after: _Measured) -> F
         "Round by round",
         (rounds_chart([band], title="Equal error rate"),),
         "Equal error rate of each round's model on held-out people; round 0 is the released model.",
-        f"Equal error rate over {len(report.rounds)} rounds, from {percent(before.eer)} to {percent(after.eer)}.",
+        f"Equal error rate over {several(len(report.rounds), 'round')}, from {percent(before.eer)} to "
+        f"{percent(after.eer)}.",
         Table("rounds-table", "By round", "Equal error rate by round", columns("Round", "#EER"), rows),
     )
 
@@ -425,7 +427,7 @@ def _own_population(report: DemoReport) -> Section:
 
 def _provenance(report: DemoReport) -> Facts:
     people = tuple(
-        (p.role, f"{count(p.num_identities)} people, {count(p.num_images)} images of {p.dataset}")
+        (p.role, f"{several(p.num_identities, 'person', 'people')}, {several(p.num_images, 'image')} of {p.dataset}")
         for p in report.populations
     )
     return Facts(

@@ -11,7 +11,7 @@ import numpy as np
 
 from mien.errors import UndefinedMetricError
 from mien.evaluation import DetCurve
-from mien.format import count, percent, points, score
+from mien.format import count, percent, points, score, several
 from mien.records import from_mapping, to_mapping
 from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, Tile, Tiles, columns, render
@@ -46,7 +46,9 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     run = from_mapping(RunSpec, spec)
     sections: list[Section] = []
     if result is None:
-        done = f"{len(records)} of {run.num_rounds} rounds are done" if run.num_rounds else "The run has not ended"
+        done = (
+            f"{len(records)} of {several(run.num_rounds, 'round')} done" if run.num_rounds else "The run has not ended"
+        )
         text = f"{done}. Go on with mien-sim run --resume."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     else:
@@ -60,7 +62,7 @@ def run_page(spec: Mapping[str, Any], records: Sequence[Mapping[str, Any]], resu
     if result is not None:
         sections += [*_personal(result), *_shown(result), *_privacy(result)]
     sections.append(_facts(spec, run.trains_by, result))
-    lede = run.about or f"{run.trains_by}, {run.num_rounds} rounds."
+    lede = run.about or f"{run.trains_by}, {several(run.num_rounds, 'round')}."
     return render(Report(run.name, lede, tuple(sections)))
 
 
@@ -73,7 +75,7 @@ def worse_notice(sentences: Sequence[str]) -> list[Section]:
 def _warnings(records: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return what rounds warned of, each once and with how many rounds did."""
     told = Counter(record["warning"] for record in records if "warning" in record)
-    return tuple(f"In {rounds} of {len(records)} rounds {warning}." for warning, rounds in told.items())
+    return tuple(f"In {rounds} of {several(len(records), 'round')} {warning}." for warning, rounds in told.items())
 
 
 def _headlines(result: Mapping[str, Any]) -> Tiles:
@@ -92,7 +94,7 @@ def _headlines(result: Mapping[str, Any]) -> Tiles:
                 "plain" if gap == 0 else "good" if gap < 0 else "bad",
             ),
             Tile("Test people", count(result["test_people"]), f"{count(after['num_mated'])} mated comparisons"),
-            Tile("Clients", count(result["partition"]["clients"]), f"{result['rounds']} rounds"),
+            Tile("Clients", count(result["partition"]["clients"]), f"{several(result['rounds'], 'round')}"),
         ),
     )
 
@@ -167,9 +169,8 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
     """Return what is known of classes and embeddings, as counts and as a map of nobody's faces."""
     sections: list[Section] = []
     if angles := result.get("angles"):
-        caption = (
-            f"of {count(angles['classes'])} classes; a right angle is as far apart as many people can be on average."
-        )
+        classes = several(angles["classes"], "class", "classes")
+        caption = f"of {classes}; a right angle is as far apart as many people can be on average."
         sections.append(angles_figure({"After training": [angles]}, caption))
     if flat := result.get("map"):
         caption = (
@@ -177,7 +178,10 @@ def _shown(result: Mapping[str, Any]) -> list[Section]:
             "one mark a picture, one colour and shape a person. Two of many dimensions: what lies apart is apart, what "
             "lies together need not be near."
         )
-        described = f"A map of {len(flat['points'])} embeddings of {len(set(flat['people']))} people."
+        described = (
+            f"A map of {several(len(flat['points']), 'embedding')} of "
+            f"{several(len(set(flat['people'])), 'person', 'people')}."
+        )
         chart = map_chart(flat["points"], flat["people"])
         sections.append(Figure("map", "Embeddings", (chart,), caption, described))
     return sections
@@ -189,7 +193,8 @@ def _personal(result: Mapping[str, Any]) -> list[Section]:
     if not found:
         return []
     intro = (
-        f"Means over {count(found['clients'])} clients, {count(found['own_models'])} of them with a model of their own "
+        f"Means over {several(found['clients'], 'client')}, {count(found['own_models'])} of them with a model "
+        f"of their own "
         f"({found['model']}), on images of all clients' people that nobody trained on."
     )
     left_out = found.get("left_out", {})
@@ -228,7 +233,7 @@ def _privacy(result: Mapping[str, Any]) -> list[Section]:
         ("Epsilon", f"{spent['epsilon']:.3g} at delta {spent['delta']:g}, by Renyi accounting"),
         ("Noise", f"{spent['noise_multiplier']:g} times the clip, {spent['mechanism']}"),
         ("Clip", f"{spent['l2_clip']:g}"),
-        ("Sums of one phone", f"{spent['num_sums']} of {spent['num_rounds']} rounds"),
+        ("Sums of one phone", f"{spent['num_sums']} of {several(spent['num_rounds'], 'round')}"),
         ("Losses", "withheld: phones tell none under differential privacy"),
     )
     intro = "As a coordinator counts, which keeps a phone out of further sums; a simulation keeps nobody out."

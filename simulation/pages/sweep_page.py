@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from mien.errors import UndefinedMetricError
-from mien.format import count, percent
+from mien.format import count, percent, several
 from mien.shell.files import write_atomically
 from mien.shell.pages import Facts, Figure, Prose, Report, Section, Table, columns, render
 from mien.shell.pages.charts import MAX_SERIES
@@ -37,7 +37,7 @@ def sweep_page(results: Results, folder: Path, *, command: str) -> str:
     sections: list[Section] = []
     missing = len(sweep.rows) * len(sweep.seeds) - len(results.records)
     if missing:
-        text = f"{missing} of {len(sweep.rows) * len(sweep.seeds)} runs are not done. The same command goes on."
+        text = f"{missing} of {several(len(sweep.rows) * len(sweep.seeds), 'run')} not done. The same command goes on."
         sections.append(Prose("unfinished", "Not finished", (text,), is_notice=True))
     sections += worse_notice(results.harmed())
     sections += study_tables(results, command)
@@ -123,7 +123,7 @@ def _before(done: Sequence[CollectedRun]) -> str:
     if not errors:
         return ""
     low, high = percent(errors[0]), percent(errors[-1])
-    return low if low == high else f"{low} to {high}, over {count(len(errors))} runs"
+    return low if low == high else f"{low} to {high}, over {several(len(errors), 'run')}"
 
 
 def _facts(results: Results, runs: Sequence[CollectedRun], command: str) -> Facts:

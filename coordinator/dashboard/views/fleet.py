@@ -12,7 +12,7 @@ from coordinator.dashboard.views.common import listed
 from coordinator.dashboard.views.hours import DAY_MS, HOUR_MS, NUM_HOURS, by_hour, first_hour, hour_names, hour_of
 from coordinator.dashboard.words import ago
 from coordinator.store.tables import DEVICES
-from mien.format import count
+from mien.format import count, several
 from mien.shell.pages import Cell, Empty, Figure, Table, columns
 
 
@@ -111,7 +111,8 @@ def _peak(names: Sequence[str], by_hour: Sequence[int]) -> str:
     if not total:
         return "No phone called within the last 24 hours."
     return (
-        f"{count(total)} phones within 24 hours, most of them ({count(most)}) at {names[by_hour.index(most)]}:00 UTC."
+        f"{several(total, 'phone')} within 24 hours, most of them ({count(most)}) at "
+        f"{names[by_hour.index(most)]}:00 UTC."
     )
 
 

@@ -45,10 +45,10 @@ def overview(db: sa.Connection, situation: Situation, fleet: fleets.Fleet) -> Pa
 
 
 def _lede(fleet: fleets.Fleet, num_alerts: int) -> str:
-    wants = "Nothing needs you" if not num_alerts else f"{num_alerts} thing{'s' if num_alerts > 1 else ''} to look at"
+    wants = "Nothing needs you" if not num_alerts else f"{several(num_alerts, 'thing')} to look at"
     if not fleet.known:
         return f"{wants}; no phone has called yet."
-    return f"{wants}. {count(fleet.day)} of {count(fleet.known)} phones called within a day."
+    return f"{wants}. {count(fleet.day)} of {several(fleet.known, 'phone')} called within a day."
 
 
 def _tiles(db: sa.Connection, fleet: fleets.Fleet, situation: Situation) -> Tiles:
@@ -124,7 +124,9 @@ def _gathering(task: Row, spec: TaskSpec, attempt: Row, situation: Situation) ->
     cohort, waiting = spec.cohort, situation.waiting.get((task.name, task.population))
     if waiting is None:
         source = ", a labelled source among them" if cohort.min_labelled else ""
-        return f"gathering {cohort.num_selected} phones{source} (with metrics_port it says how many are there)"
+        return (
+            f"gathering {several(cohort.num_selected, 'phone')}{source} (with metrics_port it says how many are there)"
+        )
     lacks = max(cohort.min_labelled - waiting.labelled, 0)
     return f"gathering: {gathered(waiting.there, cohort.num_selected, attempt.started_ms, situation.now_ms, lacks)}"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from coordinator.dashboard.views.common import listed
 from coordinator.dashboard.words import short
 from coordinator.store.report import BudgetReport, PopulationReport, TaskReport
-from mien.format import count, percent
+from mien.format import count, percent, several
 from mien.shell.pages import (
     NOTHING,
     Bar,
@@ -119,7 +119,7 @@ def _spent(index: int, report: PopulationReport) -> Figure | None:
         f"spent-{index + 1}", f"ε of {report.population}",
         (Chart((spent, guide), x, y, "sum", "ε"),),
         f"The dashed line is the budget, ε {budget:g}.",
-        f"ε grew to {spent.points[-1][1]:.2f} of {budget:g} over {len(sums)} sums.",
+        f"ε grew to {spent.points[-1][1]:.2f} of {budget:g} over {several(len(sums), 'sum')}.",
         Table(f"spent-{index + 1}-table", "By sum", f"What each sum cost population {report.population}", heads, rows),
     )  # fmt: skip
 

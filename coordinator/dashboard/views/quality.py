@@ -9,7 +9,7 @@ from typing import Final
 from coordinator.dashboard.views.common import model_link
 from coordinator.dashboard.views.measured import Measured
 from coordinator.dashboard.words import rate
-from mien.format import count, moment, percent, score
+from mien.format import count, moment, percent, score, several
 from mien.rounds.records import ReleaseRecord
 from mien.shell.pages import NOTHING, Cell, Chart, Figure, Series, Table, charts, columns
 
@@ -84,7 +84,7 @@ def _tar_figure(index: int, dataset: str, measured: Sequence[tuple[int, ReleaseR
         f"tar-{index + 1}", f"TAR over releases, on {dataset}",
         (Chart(series, x, y, "release", "TAR"),),
         f"True accept rate on {number(record.mated)} mated and {number(record.non_mated)} non-mated comparisons.",
-        f"TAR over {len(measured)} releases{': ' + told if told and len(measured) > 1 else ''}.",
+        f"TAR over {several(len(measured), 'release')}{': ' + told if told and len(measured) > 1 else ''}.",
         Table(f"tar-{index + 1}-table", "By release", f"TAR over releases on {dataset}", heads, rows),
     )  # fmt: skip
 
@@ -132,7 +132,7 @@ def monitor_figure(
     rows = tuple((str(n), model_link(model_id), f"{value:.3f}") for n, (model_id, value) in enumerate(measured, 1))
     return Figure(
         anchor, title, (chart,), words,
-        f"{title} went from {values[0]:.3f} to {values[-1]:.3f} over {len(values)} models.",
+        f"{title} went from {values[0]:.3f} to {values[-1]:.3f} over {several(len(values), 'model')}.",
         Table(f"{anchor}-table", "By model", title, columns("Number", "Model", f"#{title}"), rows),
     )  # fmt: skip
 

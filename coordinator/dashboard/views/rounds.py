@@ -12,7 +12,7 @@ from coordinator.dashboard.views.tasks import find_task, metric_words, said_as
 from coordinator.dashboard.words import STAGE_WORDS, STEP_WORDS, phone, since, stage_badge
 from coordinator.store.tables import AUDIT, PARTICIPANTS, ROUNDS
 from mien.errors import NotFoundError
-from mien.format import count, duration, moment, percent, size
+from mien.format import count, duration, moment, percent, several, size
 from mien.protocol.canonical import task_from_json
 from mien.protocol.rounds import Stage
 from mien.rounds.machine import ORDER, PATHS, STEP_OF, Step
@@ -100,7 +100,7 @@ def _funnel(db: sa.Connection, row: Row, spec: TaskSpec) -> Section:
     counts = sa.select(PARTICIPANTS.c.step, sa.func.count()).where(PARTICIPANTS.c.round_id == row.id)
     steps = Counter({str(step): int(number) for step, number in db.execute(counts.group_by(PARTICIPANTS.c.step))})
     if not row.num_selected:
-        told = f"{spec.cohort.num_selected} phones are wanted; chance chooses among those that have checked in."
+        told = f"Wanted: {several(spec.cohort.num_selected, 'phone')}; chance chooses among those that have checked in."
         if fewest := spec.cohort.min_labelled:
             told += f" It does not begin without {fewest} or more with labelled faces."
         return Empty("phones", "Phones", told, ("mien-coordinator device list",))

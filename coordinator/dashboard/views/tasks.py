@@ -13,7 +13,7 @@ from coordinator.dashboard.words import ago, lasting, since, stage_badge, task_b
 from coordinator.operator.disclosure import disclosures, work_of
 from coordinator.store.tables import CANDIDATES, ROUNDS, TASKS
 from mien.errors import NotFoundError
-from mien.format import count, moment, percent, size
+from mien.format import count, moment, percent, several, size
 from mien.protocol.canonical import task_from_json
 from mien.rounds.records import TaskState
 from mien.shell.pages import (
@@ -163,7 +163,7 @@ def _reports_figure(attempts: Sequence[Row], did: str) -> Figure | None:
     kinds = {"num_selected": "chosen", "num_trained": did, "num_reports": "in the sum"}
     last = closed[-1] if closed else None
     told = "" if last is None else (
-        f"In round {last.round}, {last.num_selected} phones were chosen, {last.num_trained} {did} and "
+        f"In round {last.round}, of {several(last.num_selected, 'phone')} chosen {last.num_trained} {did} and "
         f"{last.num_reports} are in the sum."
     )  # fmt: skip
     counted = [(each.round, {field: getattr(each, field) for field in kinds}) for each in closed]
@@ -253,8 +253,11 @@ def verdict_cell(state: str, reason: str) -> Cell:
 
 
 def _local(local: LocalSpec) -> str:
-    passes = f"{local.steps} steps" if local.steps else f"{local.epochs} pass{'es' if local.epochs > 1 else ''}"
-    return f"{passes} at rate {local.lr:g}, {f'{local.batch_size} images' if local.batch_size else 'all images'} a step"
+    passes = several(local.steps, "step") if local.steps else f"{local.epochs} pass{'es' if local.epochs > 1 else ''}"
+    return (
+        f"{passes} at rate {local.lr:g}, "
+        f"{several(local.batch_size, 'image') if local.batch_size else 'all images'} a step"
+    )
 
 
 def _settings(spec: TaskSpec) -> Facts:
@@ -265,14 +268,16 @@ def _settings(spec: TaskSpec) -> Facts:
     dp, does_train = privacy.dp, work_of(spec.method) == "trained"
     noise = "none" if not dp.is_on else f"{dp.mechanism}, z {dp.noise_multiplier:g}, ε {dp.epsilon:g} at δ {dp.delta:g}"
     items: list[tuple[str, Cell | str]] = [
-        ("Cohort", f"{cohort.size} phones, at least {cohort.min_reports}; asked: {cohort.num_selected}{included}"),
+        ("Cohort", f"{several(cohort.size, 'phone')}, at least {cohort.min_reports}; "
+                   f"asked: {cohort.num_selected}{included}"),
         ("On a phone", _local(local) if does_train else "nothing is trained: it adds up what it computed"),
         ("Time for that", f"{lasting(deadlines.training_s)} at most"),
         ("Secure aggregation", masked[privacy.secure_aggregation]),
         ("Differential privacy", noise),
         ("Shown in clear", ", ".join(privacy.reveals) or "nothing"),
         ("Trained part", ", ".join(spec.trainable) or "the model's own"),
-        ("Gates", Cell(f"every {gates.every} rounds" if gates.every else "the last model only",
+        ("Gates", Cell(("every round" if gates.every == 1 else f"every {gates.every} rounds") if gates.every
+                       else "the last model only",
                        note=f"TAR at FMR {gates.fmr:g}, released to {percent(gates.share, 0)}, {gates.release}")),
     ]  # fmt: skip
     if spec.options:

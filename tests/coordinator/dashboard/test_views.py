@@ -169,7 +169,7 @@ def test_a_task_shows_attempts_course_and_what_it_reveals(reader: Reader, now_ms
     assert texts(table, "Outcome").count("aborted") == 2
     course = part(page, "reports", Figure)
     assert len(course.table.rows) == 12
-    assert course.description == "In round 12, 26 phones were chosen, 20 trained and 20 are in the sum."
+    assert course.description == "In round 12, of 26 phones chosen 20 trained and 20 are in the sum."
     assert [name for _, name in part(page, "metric-loss-before", Figure).legend] == [
         "loss before training", "loss after training"
     ]  # fmt: skip

@@ -179,7 +179,7 @@ def test_doctor(make: Make, tmp_path: Path) -> None:
     assert told()[0] is False
     status = tmp_path / "R" / "status.json"
     status.write_text(json.dumps({"entries": {}}))
-    assert told() == (True, "require, tee or better, 1 roots; 0 revoked keys, 0 days old")
+    assert told() == (True, "require, tee or better, 1 root; 0 revoked keys, 0 days old")
     os.utime(status, (1, 1))
     assert "fetch it again" in told()[1]
 
