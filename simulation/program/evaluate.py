@@ -363,6 +363,10 @@ def _distractor_list(options: Options) -> str:
 
 
 def _folder(model: Model, options: Options) -> Record:
+    """Return the record of all pairs of name/*.jpg, or of so many mated and non-mated ones as `pairs` says.
+
+    Those are chosen by `seed`, each person giving a mated pair before any gives two; pictures in none are not read.
+    """
     if options.pairs is None:
         if options.seed is not None:
             raise ConfigError("--seed chooses among pairs; say with --pairs how many")

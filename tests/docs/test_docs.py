@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import json
@@ -139,14 +140,83 @@ def test_every_verb_is_documented(program: str) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_every_documented_command_exists(program: str) -> None:
-    known = commands(program)
-    for page in PAGES:
-        for line in re.findall(rf"^\s*(?:\$ )?{program} ([a-z -]+)", page.read_text(encoding="utf-8"), re.MULTILINE):
-            words = line.split()
-            verbs = {" ".join(words[:n]) for n in (1, 2, 3)}
-            assert verbs & known or line.startswith("-"), f"{page.name}: {program} {line}"
+NAMED = re.compile(rf"(?:^|(?<=[^\w.-]))({'|'.join(PROGRAMS)}) +(?=[a-z-])([^`\n]*)", re.MULTILINE)
+END_OF_COMMAND = re.compile(r"[;|)]|[.:,](?:\s|$)|&&|mien-")
+SPEAKING = [
+    *PAGES,
+    *(
+        path
+        for under in ("coordinator", "device_sdk", "mien", "simulation", "examples", "scripts", "benchmarks")
+        for path in sorted((ROOT / under).rglob("*.py"))
+    ),
+    *(path for path in sorted((ROOT / "deploy").rglob("*")) if path.is_file() and path.suffix != ".lock"),
+    ROOT / "Makefile",
+    ROOT / "tests/integration/try_cluster.py",
+]
+"""Files that tell people, or machines, to run a command: pages, help texts, messages, what helm prints, units, pods."""
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Yield what a file says; of a module its strings, without the values that are put in."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        # A pod's command is a list.
+        yield re.sub(r'["\[\],]+ ?', " ", text) if path.suffix in (".yaml", ".yml") else text
+        return
+    module = ast.parse(text)
+    formatted = [node for node in ast.walk(module) if isinstance(node, ast.JoinedStr)]
+    inside = {id(part) for node in formatted for part in node.values}
+    for node in formatted:
+        yield "".join(str(part.value) for part in node.values if isinstance(part, ast.Constant))
+    for node in ast.walk(module):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+def wrong_commands(text: str) -> Iterator[str]:
+    """Yield commands of Mien's programs in a text of which no verb, or no option, is one of theirs."""
+    for program, rest in NAMED.findall(text.replace("\\\n", " ")):
+        command = END_OF_COMMAND.split(rest)[0]
+        words, known = command.split(), verbs(program)
+        if not words or words[0].startswith("-"):
+            continue
+        verb = next((v for n in (3, 2, 1) if (v := " ".join(words[:n])) in known), None)
+        options = set(re.findall(r"(?<!\S)--[a-z][a-z0-9-]*", command)) - {"--help"}
+        if verb is None:
+            is_group = any(name.startswith(f"{words[0]} ") for name in known)
+            if not is_group or options or re.match(r"[a-z]{2}", " ".join(words[1:])):
+                yield f"{program} {command}"
+        elif options - {name for each in known[verb].params for name in (*each.opts, *each.secondary_opts)}:
+            yield f"{program} {command}"
+
+
+def test_every_command_that_is_named_exists() -> None:
+    wrong = {
+        (path.relative_to(ROOT).as_posix(), each)
+        for path in SPEAKING
+        for text in texts(path)
+        for each in wrong_commands(text)
+    }
+    assert wrong <= set(NO_COMMANDS)
+
+
+NO_COMMANDS = {
+    ("docs/decisions/0074-a-phone-without-a-fleet.md", "mien-device init"): "what was rejected",
+    ("device_sdk/program/words.py", "mien-device is changing"): "a sentence about the program",
+}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("run mien-coordinator task submitt x.toml", "mien-coordinator task submitt x.toml"),
+        ("`mien-device enrol Ada`", "mien-device enrol Ada"),
+        ("mien-device enroll Ada photos --no-consents && true", "mien-device enroll Ada photos --no-consents "),
+        ("mien-registrar init \\\n  --adress r.example:7440", "mien-registrar init    --adress r.example:7440"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(text: str, wrong: str) -> None:
+    assert list(wrong_commands(text)) == [wrong]
 
 
 def test_every_error_is_documented() -> None:

@@ -83,8 +83,8 @@ def tried(folder: Path, *, only_a_round: bool) -> int:
             return 0
         homes = [f"--home {replica.home.folder}" for replica in made.replicas]
         say("In another terminal, with AWS_ACCESS_KEY_ID=test-id AWS_SECRET_ACCESS_KEY=test-secret in its environment:")
-        for command in ("replica list", "task list"):  # doctor would miss the registrar, which there is none of
-            say(f"  mien-coordinator {command} {homes[0]}")
+        for command in ("mien-coordinator replica list", "mien-coordinator task list"):
+            say(f"  {command} {homes[0]}")  # doctor would miss the registrar, which there is none of
         say(f"End the replica that ran it with kill {runner_of(made, 'first').process.pid}, and see who does then.")
         say("Ctrl-C stops all.")
         while True:
