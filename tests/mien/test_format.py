@@ -20,8 +20,9 @@ PLACES = (
     "device_sdk/program",
 )
 NOUNS = re.compile(
-    r" (?:revoked )?(devices|phones|people|rounds|images|pictures|models|tasks|sums|runs|classes|clients|identities|comparisons|"
-    r"hours|attempts|candidates|validators|steps|groups|invites|members|entries|files|releases|cohorts|days|roots|embeddings)\b"
+    r" (?:revoked )?(devices|phones|people|rounds|images|pictures|models|tasks|sums|runs|classes|clients|hours|"
+    r"identities|comparisons|attempts|candidates|validators|steps|groups|invites|members|entries|files|releases|cohorts|days|roots|"
+    r"keys|embeddings)\b"
 )
 TWO_AT_LEAST = {
     "count": "the sentence for one invite is another one",

@@ -114,6 +114,9 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
     "pfm without the validators that choose": replace(VALIDATED, validators=None),
     "pfm with validators of nothing": replace(VALIDATED, options={"validation": "off"}),
     "pfm with fewer left than hide one": replace(VALIDATED, cohort=CohortSpec(size=9, min_reports=6)),
+    "pfm that nearly tells single ones": replace(
+        VALIDATED, cohort=CohortSpec(size=16, min_reports=12), options={"candidates": 7}
+    ),
     "pfm of one candidate": replace(VALIDATED, options={"candidates": 1}),
     "pfm of more than all": replace(VALIDATED, options={"mixing": 1.5}),
     "pfm of no epsilon": replace(VALIDATED, options={"epsilon": 0.0}),

@@ -59,14 +59,43 @@ def test_elimination_leaves_exactly_the_sum_that_the_rule_states(floor: int, spa
 @settings(max_examples=40, deadline=None)
 @given(st.integers(3, 12), st.integers(2, 8))
 def test_the_planner_permits_just_so_many(floor: int, spare: int) -> None:
-    """At the limit, one device that tells its own update leaves n_min; one weighting more would leave fewer."""
-    permitted = task_of(floor + spare, floor, spare)
-    check_weightings(permitted, spare)
+    """At the limit, one device that tells its own update leaves n_min, or others weigh as much as an average one."""
+    devices = floor + spare
+    most = min(spare, devices // 2)
+    permitted = task_of(devices, floor, most)
+    check_weightings(permitted, most)
     find_method("pfm_fv").contribution_layout(permitted, PART, 3)
     for more in (1, 2):
-        refused = task_of(floor + spare, floor, spare + more)
-        with pytest.raises(ConfigError, match=f"permits {spare}. Raise cohort.min_reports to {floor + spare + more}"):
+        refused = task_of(devices, floor, most + more)
+        enough = max(floor + most + more, 2 * (most + more))
+        with pytest.raises(ConfigError, match=f"permits {most}. Raise cohort.min_reports to {enough} or more"):
             find_method("pfm_fv").contribution_layout(refused, PART, 3)
+        check_weightings(task_of(enough, floor, most + more), most + more)
+
+
+@pytest.mark.parametrize(("devices", "num"), [(19, 3), (40, 20), (40, 21), (100, 84)])
+def test_so_many_sums_tell_that_share_of_an_average_update(devices: int, num: int) -> None:
+    """By the best combination for each device: others' updates add up as lengths of independent ones, own ones are 1.
+
+    The planner permits what leaves others as long as the average device's own, and refuses what does not, though
+    elimination would leave seventeen devices or more each time.
+    """
+    weight_Tn = weightings(num, devices, seed=3)
+    others = []
+    for device in range(devices):
+        best_T = np.linalg.solve(weight_Tn @ weight_Tn.T, weight_Tn[:, device])
+        told_n = best_T @ weight_Tn
+        others.append(np.sum(np.square(np.delete(told_n / told_n[device], device))))
+    share = np.mean([1 / (1 + each) for each in others])
+    assert share == pytest.approx(num / devices)
+    assert smallest_exposed_sum(devices, num) >= 17
+    permits = (1 - share) / share > 1 - 1e-9
+    assert permits == (2 * num <= devices)
+    if permits:
+        check_weightings(task_of(devices, 16, num), num)
+    else:
+        with pytest.raises(ConfigError, match=f"tell {share:.0%} of an average device's update"):
+            check_weightings(task_of(devices, 16, num), num)
 
 
 def test_a_sum_that_the_planner_refuses_gives_a_device_away() -> None:

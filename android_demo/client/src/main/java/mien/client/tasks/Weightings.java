@@ -20,6 +20,9 @@ final class Weightings {
     /** No draw is larger: the largest is 64 ln 2. */
     private static final double MOST_DRAWN = 64;
 
+    /** With fewer, sums hold more of an average device's update than of all others'. */
+    private static final int DEVICES_PER_WEIGHTING = 2;
+
     /** What draws follow from beside the task, byte by byte: a device keeps the first that it was given. */
     private static final String SECRET = "weighting_secret";
 
@@ -29,7 +32,8 @@ final class Weightings {
 
     /**
      * Throws CONFIG where so many weightings of one round's updates would say more than one sum over the task's smallest
-     * cohort does: what is left by elimination has to be over one device more, which may tell its own.
+     * cohort does: what is left by elimination has to be over one device more, which may tell its own, and of an average
+     * device's update no more may be told than half.
      */
     static void check(TaskSpec task, int numWeightings) {
         Methods.require(
@@ -37,6 +41,10 @@ final class Weightings {
                 task,
                 numWeightings + " weightings of sums over " + task.smallestSum + ", of which fewer than " + task.minCohort
                         + " would be left,");
+        Methods.require(
+                numWeightings * DEVICES_PER_WEIGHTING <= task.smallestSum,
+                task,
+                numWeightings + " weightings of sums over " + task.smallestSum + ", which nearly tell single updates,");
     }
 
     /** Returns what this device's draws follow from: what it kept of its first counted round, before that a new one. */
