@@ -90,6 +90,22 @@ public abstract class OwnersScreen extends Screen {
     /** Shows what only the owner may see; called once. */
     protected abstract void open();
 
+    /** Shows how things stand by now: after it opened, and whenever the screen comes back to the front. */
+    protected void refresh() {}
+
+    /** Returns whether its owner was let in. */
+    protected final boolean isOpen() {
+        return isOpen;
+    }
+
+    @Override
+    protected void onResume() {
+        super.onResume();
+        if (isOpen) {
+            refresh();
+        }
+    }
+
     @Override
     protected void onActivityResult(int request, int result, Intent data) {
         if (request != Owner.ASKED) {

@@ -82,7 +82,7 @@ public final class Device implements AutoCloseable {
     private final Clock clock;
     private final Random random;
     private final ReentrantLock busy = new ReentrantLock();
-    private final CoordinatorClient.LastAddress lastAddress = new CoordinatorClient.LastAddress();
+    private final CoordinatorClient.LastAddress lastAddress;
     private Recogniser recogniser;
     private OrtEngine engine;
     private String engineOf = "";
@@ -178,6 +178,7 @@ public final class Device implements AutoCloseable {
         journal = new Journal(new Vault(home.folder("journal"), keys, "journal"));
         logFiles = new LogFiles(new Vault(home.folder("log"), keys, "log"), home);
         stayingOut = new StayingOut(home, gallery);
+        lastAddress = new CoordinatorClient.LastAddress(home);
         models = new ModelStore(home.folder("models"));
         joining = new Joining(home, identityKeys, clock, random);
         forgetWithdrawn();
@@ -265,6 +266,7 @@ public final class Device implements AutoCloseable {
         joining.leave();
         logFiles.beginAnew();
         home.delete(StayingOut.FILE);
+        lastAddress.forget();
         return told;
     }
 

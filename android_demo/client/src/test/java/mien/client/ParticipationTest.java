@@ -81,6 +81,27 @@ public class ParticipationTest {
         return device.participation(AGREED, conditions, new Deaf());
     }
 
+    /** What is done in a round, which hears of events and may be cancelled meanwhile. */
+    private interface Steps {
+        void run(Participation round, Listener listener);
+    }
+
+    /** Does the steps of a round on this thread, which is interrupted no longer than that takes. */
+    private static void inARound(Steps steps) {
+        Participation round =
+                new Participation(
+                        own -> {
+                            steps.run(own, own.watching(new Deaf()));
+                            return Outcome.notNow(Participation.CANCELLED);
+                        });
+        round.run();
+        assertFalse(Thread.interrupted());
+    }
+
+    private static boolean isInterrupted() {
+        return Thread.currentThread().isInterrupted();
+    }
+
     @Test
     public void whatIsCancelledWhileItWaitsEndsAndIsNoLostNetwork() throws InterruptedException, ExecutionException {
         CountDownLatch waits = new CountDownLatch(1);
@@ -136,85 +157,51 @@ public class ParticipationTest {
     }
 
     private static void interruptsOnlyAfter(Event computing) {
-        boolean[] interrupted = new boolean[2];
-        List<?>[] unmet = new List<?>[1];
-        Participation[] round = new Participation[1];
-        round[0] =
-                new Participation(
-                        own -> {
-                            Listener listener = own.watching(new Deaf());
-                            listener.on(computing);
-                            round[0].cancel();
-                            interrupted[0] = Thread.currentThread().isInterrupted();
-                            unmet[0] = own.withOwn(Collections.emptyList());
-                            listener.on(Event.REPORTED);
-                            round[0].cancel();
-                            interrupted[1] = Thread.currentThread().isInterrupted();
-                            return Outcome.notNow(Participation.CANCELLED);
-                        });
-        round[0].run();
-        assertFalse(computing + ": it asks itself", interrupted[0]);
-        assertEquals(Collections.singletonList(Participation.CANCELLED), unmet[0]);
-        assertTrue(interrupted[1]);
-        assertFalse(Thread.interrupted());
+        inARound(
+                (round, listener) -> {
+                    listener.on(computing);
+                    round.cancel();
+                    assertFalse(computing + ": it asks itself", isInterrupted());
+                    List<String> unmet = round.withOwn(Collections.emptyList());
+                    assertEquals(Collections.singletonList(Participation.CANCELLED), unmet);
+                    listener.on(Event.REPORTED);
+                    round.cancel();
+                    assertTrue(isInterrupted());
+                });
     }
 
     @Test
     public void whatIsCancelledWhileItComputesStopsWhereItWouldWait() {
-        boolean[] interrupted = new boolean[1];
-        Participation[] round = new Participation[1];
-        round[0] =
-                new Participation(
-                        own -> {
-                            Listener listener = own.watching(new Deaf());
-                            listener.on(Event.TRAINED);
-                            round[0].cancel();
-                            listener.on(Event.REPORTED);
-                            interrupted[0] = Thread.currentThread().isInterrupted();
-                            return Outcome.notNow(Participation.CANCELLED);
-                        });
-        round[0].run();
-        assertTrue("nobody asks it again until the next stage", interrupted[0]);
-        assertFalse(Thread.interrupted());
+        inARound(
+                (round, listener) -> {
+                    listener.on(Event.TRAINED);
+                    round.cancel();
+                    listener.on(Event.REPORTED);
+                    assertTrue("nobody asks it again until the next stage", isInterrupted());
+                });
     }
 
     @Test
     public void whoCancelsAgainWaitsForNoNetworkThatIsToHearOfIt() {
-        boolean[] interrupted = new boolean[1];
-        Participation[] round = new Participation[1];
-        round[0] =
-                new Participation(
-                        own -> {
-                            own.watching(new Deaf()).on(Event.TRAINING);
-                            round[0].cancel();
-                            round[0].cancel(); // training was left, and the coordinator, which is away, is being told
-                            interrupted[0] = Thread.currentThread().isInterrupted();
-                            return Outcome.notNow(Participation.CANCELLED);
-                        });
-        round[0].run();
-        assertTrue("no event says that training was left", interrupted[0]);
-        assertFalse(Thread.interrupted());
+        inARound(
+                (round, listener) -> {
+                    listener.on(Event.TRAINING);
+                    round.cancel();
+                    round.cancel(); // training was left, and the coordinator, which is away, is being told
+                    assertTrue("no event says that training was left", isInterrupted());
+                });
     }
 
     @Test
     public void whatIsCancelledOnceItIsKeptWaitsForNoNetwork() {
-        boolean[] interrupted = new boolean[2];
-        Participation[] round = new Participation[1];
-        round[0] =
-                new Participation(
-                        own -> {
-                            Listener listener = own.watching(new Deaf());
-                            listener.on(Event.TRAINED);
-                            listener.on(Event.KEPT);
-                            interrupted[0] = Thread.currentThread().isInterrupted();
-                            round[0].cancel();
-                            interrupted[1] = Thread.currentThread().isInterrupted();
-                            return Outcome.notNow(Participation.CANCELLED);
-                        });
-        round[0].run();
-        assertFalse(interrupted[0]);
-        assertTrue("it may be trying to reach the coordinator", interrupted[1]);
-        assertFalse(Thread.interrupted());
+        inARound(
+                (round, listener) -> {
+                    listener.on(Event.TRAINED);
+                    listener.on(Event.KEPT);
+                    assertFalse(isInterrupted());
+                    round.cancel();
+                    assertTrue("it may be trying to reach the coordinator", isInterrupted());
+                });
     }
 
     @Test

@@ -12,8 +12,6 @@ import mien.client.people.Gallery;
 
 /** Who is enrolled. */
 public final class PeopleActivity extends OwnersScreen {
-    private boolean isOpen;
-
     @Override
     protected boolean showsFaces() {
         return true;
@@ -21,22 +19,13 @@ public final class PeopleActivity extends OwnersScreen {
 
     @Override
     protected void open() {
-        isOpen = true;
         show(R.layout.people, R.string.people_title);
         onClick(R.id.enrol, () -> startActivity(new Intent(this, EnrolActivity.class)));
         onClick(R.id.delete_all, () -> startActivity(new Intent(this, DeleteActivity.class)));
-        refresh();
     }
 
     @Override
-    protected void onResume() {
-        super.onResume();
-        if (isOpen) {
-            refresh();
-        }
-    }
-
-    private void refresh() {
+    protected void refresh() {
         work(this::looked, Runnable::run);
     }
 

@@ -28,18 +28,10 @@ public final class PersonActivity extends OwnersScreen {
         trains.setOnClickListener(view -> agree(trains.isChecked()));
         onClick(R.id.person_remove, this::askToRemove);
         onClick(R.id.person_training, () -> startActivity(new Intent(this, TrainingActivity.class)));
-        refresh();
     }
 
     @Override
-    protected void onResume() {
-        super.onResume();
-        if (trains != null) {
-            refresh();
-        }
-    }
-
-    private void refresh() {
+    protected void refresh() {
         work(() -> phone().device().person(id), this::showPerson);
     }
 

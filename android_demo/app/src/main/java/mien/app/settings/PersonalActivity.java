@@ -11,27 +11,16 @@ import mien.client.MienException;
 
 /** Fits the fleet's model to the people of this phone, on this phone alone, and goes back to the fleet's. */
 public final class PersonalActivity extends OwnersScreen {
-    private boolean isOpen;
-
     @Override
     protected void open() {
-        isOpen = true;
         show(R.layout.personal, R.string.personal_title);
         onClick(R.id.personal_do, this::fit);
         onClick(R.id.personal_people, () -> startActivity(new Intent(this, PeopleActivity.class)));
         onClick(R.id.personal_forget, this::forget);
-        refresh();
     }
 
     @Override
-    protected void onResume() {
-        super.onResume();
-        if (isOpen) {
-            refresh();
-        }
-    }
-
-    private void refresh() {
+    protected void refresh() {
         if (isUnderWay()) {
             showWorking();
         } else {
@@ -85,7 +74,7 @@ public final class PersonalActivity extends OwnersScreen {
     }
 
     private void fitted(boolean isUsed) {
-        if (!isOpen) {
+        if (!isOpen()) {
             return; // its owner is being asked for; it shows how things stand once it opens
         }
         if (isUsed) {
@@ -96,7 +85,7 @@ public final class PersonalActivity extends OwnersScreen {
     }
 
     private void failed(MienException error) {
-        if (!isOpen) {
+        if (!isOpen()) {
             return;
         }
         refresh();

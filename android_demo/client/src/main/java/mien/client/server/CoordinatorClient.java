@@ -23,6 +23,7 @@ import mien.client.model.Blob;
 import mien.client.model.Manifest;
 import mien.client.model.ModelStore;
 import mien.client.store.Folder;
+import mien.client.wire.Bytes;
 import mien.client.wire.Retry;
 import mien.client.wire.RoundRef;
 import mien.client.wire.Statuses;
@@ -93,9 +94,51 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         void count(long sentBytes, long receivedBytes);
     }
 
-    /** Where a device's tasks were run when it was last told, unverified; empty for where it joined. */
+    /** Where a device's tasks were run when it was last told, unverified; kept in its home, for it is no secret. */
     public static final class LastAddress {
-        private volatile String text = "";
+        static final String FILE = "owner-address";
+        private final Folder home;
+
+        /** Keeps it in a home. */
+        public LastAddress(Folder home) {
+            this.home = home;
+        }
+
+        /** Returns where to begin: there, if a device that joined at this address may be led there, or where it joined. */
+        synchronized Address from(Address joined) {
+            Address led = joined.leadingTo(text());
+            return led == null ? joined : led;
+        }
+
+        private String text() {
+            try {
+                byte[] kept = home.read(FILE);
+                return kept == null ? "" : Bytes.text(kept);
+            } catch (MienException error) {
+                return ""; // whatever became of it: it begins where it joined, and is told again
+            }
+        }
+
+        /** Notes it; empty for where it joined. Where nothing can be written, the next start begins there. */
+        synchronized void note(String address) {
+            if (address.equals(text())) {
+                return;
+            }
+            try {
+                if (address.isEmpty()) {
+                    home.delete(FILE);
+                } else {
+                    home.write(FILE, Bytes.utf8(address));
+                }
+            } catch (MienException error) {
+                return;
+            }
+        }
+
+        /** Forgets it with the membership that it is of. */
+        public void forget() {
+            home.delete(FILE);
+        }
     }
 
     /** Connects when it is first used, where {@code last} says; its counter hears of each call's bytes. */
@@ -105,8 +148,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         this.identity = identity;
         this.clock = clock;
         this.random = random;
-        Address begin = identity.coordinatorAddress.leadingTo(last.text);
-        begin = begin == null ? identity.coordinatorAddress : begin;
+        Address begin = last.from(identity.coordinatorAddress);
         use(opened(begin), begin);
     }
 
@@ -150,7 +192,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         }
         channel.shutdownNow();
         use(there, named);
-        last.text = isWhereItJoined() ? "" : named.toString();
+        last.note(isWhereItJoined() ? "" : named.toString());
     }
 
     /** Returns whether a replica greets at once, as it should. */
@@ -182,7 +224,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         leaveAlone(address);
         channel.shutdownNow();
         use(opened(identity.coordinatorAddress), identity.coordinatorAddress);
-        last.text = "";
+        last.note("");
     }
 
     private void leaveAlone(Address failed) {

@@ -79,7 +79,10 @@ public final class Folder {
         }
     }
 
-    /** Returns a file's bytes where they lie, which the system reads when they are used; null where it does not exist. */
+    /**
+     * Returns a file's bytes where they lie, which the system reads when they are used; null where it does not exist. Where
+     * it cannot be mapped (no room among a small processor's addresses, a file system that maps none) it is read.
+     */
     public ByteBuffer map(String name) {
         if (!has(name)) {
             return null;
@@ -93,8 +96,24 @@ public final class Folder {
 
     private static ByteBuffer mapped(Path file) throws IOException {
         try (FileChannel channel = FileChannel.open(file, StandardOpenOption.READ)) {
-            return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+            try {
+                return channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size());
+            } catch (ClosedByInterruptException error) {
+                throw error;
+            } catch (IOException error) {
+                return readWhole(channel);
+            }
         }
+    }
+
+    /** Reads a file outside of Java's memory, as what is mapped is. */
+    private static ByteBuffer readWhole(FileChannel channel) throws IOException {
+        ByteBuffer data = ByteBuffer.allocateDirect(Math.toIntExact(channel.size()));
+        while (data.hasRemaining() && channel.read(data, data.position()) >= 0) {
+            continue;
+        }
+        data.flip();
+        return data.asReadOnlyBuffer();
     }
 
     /** Returns whether a file is here and has that hash. */

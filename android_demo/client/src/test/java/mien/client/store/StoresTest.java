@@ -4,9 +4,16 @@ import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertThrows;
 import static org.junit.Assert.assertTrue;
+import static org.junit.Assume.assumeTrue;
 
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.FileChannel;
+import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.Paths;
 import java.util.Collections;
 import javax.crypto.SecretKey;
 import javax.crypto.spec.SecretKeySpec;
@@ -130,6 +137,23 @@ public class StoresTest {
         Raised.by(ErrorCode.DATABASE, "a folder in its place", () -> root.write("a", new byte[] {2}));
         assertFalse(root.has("a.part"));
         assertTrue(inTheWay.has("b"));
+    }
+
+    @Test
+    public void whatCannotBeMappedIsRead() throws Exception {
+        Path file = Paths.get("/sys/kernel/mm/transparent_hugepage/enabled"); // sysfs gives no pages of its files to anybody
+        assumeTrue(Files.isReadable(file));
+        try (FileChannel channel = FileChannel.open(file)) {
+            assertThrows(IOException.class, () -> channel.map(FileChannel.MapMode.READ_ONLY, 0, channel.size()));
+        }
+        Folder files = new Folder(file.getParent());
+        ByteBuffer data = files.map("enabled");
+        assertTrue(data.isDirect() && data.isReadOnly());
+        byte[] found = new byte[data.remaining()];
+        data.get(found);
+        assertTrue(found.length > 0);
+        assertArrayEquals(Files.readAllBytes(file), found);
+        assertTrue(files.hasWhole("enabled", Bytes.hex(Bytes.sha256(found))));
     }
 
     @Test
