@@ -75,6 +75,13 @@ def test_phones_go_where_they_are_told_and_come_back(story: Story, lie: Path, tm
         story.fleet.submit(task("there"))
         assert [outcome["kind"] for outcome in pool.map(take_part, phones)] == ["COUNTED"] * 3
         assert there.num_taken >= 3
+        # A new process begins there, and asks nobody else.
+        tell(lie, "")
+        phones[0].kill()
+        phones[0], before = JvmDevice(phones[0].home), there.num_taken
+        assert phones[0].do("participate", min_cohort=3, unmet=[], max_sums_per_model=4)["kind"] == "WAIT"
+        assert there.num_taken == before + 1
+        tell(lie, there.address)
         # 2. It ends in the middle of a round, which goes on at the first address.
         before, end = there.num_taken, time.monotonic() + LIMIT_S
         story.fleet.submit(task("and-back"))

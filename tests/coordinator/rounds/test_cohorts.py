@@ -135,10 +135,18 @@ def test_while_gates_judge_a_model_no_other_follows_it_and_what_was_overtaken_is
     run(story())
 
 
+async def first_of_two_closed(house: Rounds, *, num_rounds: int) -> tuple[TaskRecord, Pair]:
+    """Return a task whose models are judged by hand, and its second cohort: the first one's sum is closing."""
+    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
+    task = await house.submit(rounds=num_rounds, asynchronous=spec, gates=gates)
+    first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
+    await first.upload()
+    return task, second
+
+
 @pytest.mark.parametrize("pause", ["operator", "problem", "restart"])
 def test_while_a_candidate_waits_no_other_follows_it_also_where_the_task_is_paused(tmp_path: Path, pause: str) -> None:
     """The gates judge the first cohort's model, or cannot; the second's sum is ready in the meantime."""
-    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
 
     async def waiting(house: Rounds, task: TaskRecord, version: int) -> CandidateRecord:
         await until(lambda: house.stores.store.candidate(task.task_id, CandidateState.WAITING) is not None)
@@ -149,9 +157,7 @@ def test_while_a_candidate_waits_no_other_follows_it_also_where_the_task_is_paus
 
     async def story() -> None:
         async with rounds(tmp_path, has_gates=True) as house:
-            task = await house.submit(rounds=2, asynchronous=spec, gates=gates)
-            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
-            await first.upload()
+            task, second = await first_of_two_closed(house, num_rounds=2)
             candidate = await waiting(house, task, 1)
             if pause == "problem":
                 await until(lambda: bool(house.engine.checking()))
@@ -178,13 +184,9 @@ def test_while_a_candidate_waits_no_other_follows_it_also_where_the_task_is_paus
 
 
 def test_a_verdict_that_comes_while_the_task_is_paused_lets_the_next_step_through(tmp_path: Path) -> None:
-    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
-
     async def story() -> None:
         async with rounds(tmp_path, has_gates=True) as house:
-            task = await house.submit(rounds=3, asynchronous=spec, gates=gates)
-            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
-            await first.upload()
+            task, second = await first_of_two_closed(house, num_rounds=3)
             await until(lambda: bool(house.engine.checking()))
             judged = house.engine.checking()[0]
             candidate = house.stores.store.candidate(task.task_id, CandidateState.WAITING)
@@ -203,13 +205,9 @@ def test_a_verdict_that_comes_while_the_task_is_paused_lets_the_next_step_throug
 
 
 def test_a_cancelled_task_does_not_wait_for_a_verdict(tmp_path: Path) -> None:
-    spec, gates = AsynchronousSpec(max_concurrency=2), GateSpec(every=1, release="manual")
-
     async def story() -> None:
         async with rounds(tmp_path, has_gates=True) as house:
-            task = await house.submit(rounds=3, asynchronous=spec, gates=gates)
-            first, second = [await Pair.of(house, names) for names in PAIRS[:2]]
-            await first.upload()
+            task, second = await first_of_two_closed(house, num_rounds=3)
             await until(lambda: bool(house.engine.checking()))
             await house.engine.command(task.task_id, TaskState.PAUSED, actor="alice")
             await second.upload()

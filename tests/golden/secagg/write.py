@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from tests.golden.secagg._vectors import FILES
+from tests.golden.writing import VectorFiles
 
 FOLDER = Path(__file__).parent
-
-
-def text_of(name: str) -> str:
-    """Return the text of a vector file."""
-    return json.dumps(FILES[name](), indent=1) + "\n"
-
-
-def main() -> None:
-    """Write every file."""
-    for name in FILES:
-        (FOLDER / name).write_text(text_of(name), encoding="utf-8")
-        print(f"{name}: {(FOLDER / name).stat().st_size} bytes")
-
+VECTORS = VectorFiles(FOLDER, FILES)
+text_of = VECTORS.text_of
 
 if __name__ == "__main__":
-    main()
+    VECTORS.write()

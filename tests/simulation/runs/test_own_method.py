@@ -15,32 +15,15 @@ from simulation.runs.run import run_experiment
 from simulation.runs.spec import CodeSource, load
 from tests.examples.by_path import EXAMPLES
 from tests.helpers import forget_outside_methods
+from tests.simulation.runs.test_sweep import BASE
 
-TOML = """
-name = "mine"
-[[faces]]
-kind = "shipped"
-[model]
-source = "new"
-backbone = "mobilefacenet_folded"
-dim = 128
-[partition]
-clients = 3
-test = 6
-[task]
-method = "mine.py:FEDADAM"
-rounds = 1
-trainable = ["embedding.*"]
-[task.cohort]
-size = 3
-min_reports = 3
-[task.privacy]
-min_cohort = 3
+TOML = (
+    BASE.replace('method = "fedavg"', 'method = "mine.py:FEDADAM"').replace("rounds = 2", "rounds = 1")
+    + """
 [task.options]
 beta1 = 0.5
-[evaluation]
-replicates = 100
 """
+)
 
 
 @pytest.fixture
