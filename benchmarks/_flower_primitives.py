@@ -52,7 +52,9 @@ T = TypeVar("T")
 def main() -> None:
     """Print the figures that the one argument asks for."""
     order = json.loads(sys.argv[1])
-    figures = {"version": importlib.metadata.version("flwr"), **primitives(order), **small_round(order["small"])}
+    rounds = [small_round(order["small"]) for _ in range(order["repetitions"])]
+    best = min(rounds, key=lambda parts: sum(parts.values()))
+    figures = {"version": importlib.metadata.version("flwr"), **primitives(order), **best}
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

@@ -14,7 +14,8 @@ pass for a whole cohort over that of plain training, not federated, on the same 
 whole, since for the small networks the images are next to nothing (`fused_over_large_batch_...`).
 `stacked_small_over_torch` is that of `stacked` on the small convolutional network of studies, over a bare loop of the
 same steps. `..._cpu` is each of processor time. A full run also lets a thousand rounds pass and says by how much the
-process grew. Quick: the same phones in fewer rounds, one local step, 100 rounds for memory, several steps of 10^6.
+process grew. Quick: the same phones in fewer rounds, one local step, 100 rounds for memory, several steps of 10^6; the
+engines and loops that the keys are of.
 Peers come last, at the smaller size alone but for several steps: only where an earlier full run has made their
 environments, and for as long as a quick run's time allows; what is left out says why.
 """
@@ -25,7 +26,7 @@ import argparse
 import gc
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ CLIENTS: Final = 100
 TURNS: Final = 5
 PEER_TIMEOUT_S: Final = 400.0
 QUICK_S: Final = 45.0
+QUICK_WAYS: Final = ("torch, bare loop", LARGE, "stacked", "fused")
 AIMS: Final = {
     "ms_per_client_1e4": 1.0,
     "ms_per_client_1e6": 6.0,
@@ -61,6 +63,7 @@ AIMS: Final = {
 MOMENTUM: Final = 0.9
 BATCHES: Final = (8, 32)
 # Local steps and phones a round by the network's size: what a larger one takes is many times a smaller one's.
+SEVERAL_ROUNDS: Final = 4
 SEVERAL: Final = {"1e4": (40, (5, 20)), "1e6": (10, (1, 5, 20)), "1e7": (3, (5, 20))}
 
 
@@ -76,7 +79,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
     orders = _orders(args.quick)
-    ours = {order: _ours(order) for order in orders}
+    ours = {order: _ours(order, only=QUICK_WAYS if args.quick else ()) for order in orders}
     asked = [] if args.no_peers else orders[:1] if args.quick else orders
     first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
     growth = memory_growth_mb(100 if args.quick else 1000)
@@ -85,7 +88,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     several = _several(args.quick)
     ours_of_several = {order: _ours(order, only=("stacked", "fused")) for order in several}
     until = started + QUICK_S if args.quick else None
-    pfl = {order: _peer(PFL, order, until) for order in ([] if args.no_peers else several)}
+    pfl = {} if args.no_peers else _peer(PFL, several, until)
     theirs = {order: _peers(order, until) for order in asked}
     result: dict[str, Any] = {
         "benchmark": "simulation",
@@ -119,7 +122,7 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _orders(quick: bool) -> list[Order]:
-    steps, rounds = ((1,), 3) if quick else ((1, 5), 7)
+    steps, rounds = ((1,), 5) if quick else ((1, 5), 7)
     return [Order(size, CLIENTS, rounds, IMAGES, number, THREADS) for size in SIZES for number in steps]
 
 
@@ -127,7 +130,7 @@ def _several(quick: bool) -> list[Order]:
     """Return the orders of local steps with momentum, on all of a phone's images each."""
     sizes = ("1e6",) if quick else tuple(SEVERAL)
     return [
-        Order(size, clients, 2, images, number, THREADS, MOMENTUM)
+        Order(size, clients, SEVERAL_ROUNDS, images, number, THREADS, MOMENTUM)
         for size in sizes
         for clients, steps in (SEVERAL[size],)
         for number in steps
@@ -190,18 +193,20 @@ def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
 
 
 def _peers(order: Order, until: float | None) -> dict[str, Figures | Unavailable]:
-    return {peer.name: _peer(peer, order, until) for peer in PEERS}
+    return {peer.name: _peer(peer, [order], until)[order] for peer in PEERS}
 
 
-def _peer(peer: Peer, order: Order, until: float | None) -> Figures | Unavailable:
+def _peer(peer: Peer, orders: Sequence[Order], until: float | None) -> dict[Order, Figures | Unavailable]:
     """Return a peer's figures; `until`, on the monotonic clock, ends a quick run's time for all peers together."""
     if until is not None and not is_installed(peer):
-        return Unavailable("its environment is not there yet, and a quick run makes none; run without --quick once")
+        why = "its environment is not there yet, and a quick run makes none; run without --quick once"
+        return dict.fromkeys(orders, Unavailable(why))
     left_s = PEER_TIMEOUT_S if until is None else until - time.monotonic()
     if left_s < 1:
-        return Unavailable("no time was left for it in a quick run; run without --quick")
-    _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: {peer.name}")
-    return measure(peer, order, timeout_s=left_s)
+        return dict.fromkeys(orders, Unavailable("no time was left for it in a quick run; run without --quick"))
+    for order in orders:
+        _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: {peer.name}")
+    return measure(peer, orders, timeout_s=left_s)
 
 
 def _over_loops(first: Mapping[str, list[Row]]) -> dict[str, float | None]:

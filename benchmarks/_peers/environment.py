@@ -7,12 +7,14 @@ on its path, and Mien's environment last.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -61,27 +63,46 @@ def is_installed(peer: Peer) -> bool:
     return (_folder(peer) / "complete").is_file()
 
 
-def measure(peer: Peer, order: Order, *, timeout_s: float) -> Figures | Unavailable:
-    """Return what a peer needs for an order; its environment is made the first time."""
+def measure(peer: Peer, orders: Sequence[Order], *, timeout_s: float) -> dict[Order, Figures | Unavailable]:
+    """Return what a peer needs for each order, all in one process, of as many threads as the first one asks for.
+
+    Its environment is made the first time. What it measured before it failed, or `timeout_s` were over, counts.
+    """
+    printed, reason = "", "it printed no figures"
     try:
         python = _installed(peer)
         done = subprocess.run(
-            [str(python), "-m", peer.module, json.dumps(asdict(order))],
+            [str(python), "-m", peer.module, *(json.dumps(asdict(order)) for order in orders)],
             capture_output=True,
             text=True,
             check=True,
             timeout=timeout_s,
             cwd=_common.ROOT,
-            env=_environment(order.threads),
+            env=_environment(orders[0].threads),
         )
-        found = json.loads(done.stdout.splitlines()[-1])
-        return Figures(found["version"], Timed(tuple(found["wall_ms"]), tuple(found["cpu_ms"])))
+        printed = done.stdout
     except subprocess.CalledProcessError as error:
-        return Unavailable(f"{Path(error.cmd[0]).name} ended with {error.returncode}: {_last_line(error.stderr)}")
+        printed = error.stdout
+        reason = f"{Path(error.cmd[0]).name} ended with {error.returncode}: {_last_line(error.stderr)}"
     except subprocess.TimeoutExpired as error:
-        return Unavailable(f"it did not end within {error.timeout:.0f} s")
-    except (OSError, IndexError, KeyError, json.JSONDecodeError) as error:
-        return Unavailable(f"{type(error).__name__}: {error}")
+        printed = (error.stdout or b"").decode(errors="replace")  # bytes, whatever was asked for
+        reason = f"it did not end within {error.timeout:.0f} s"
+    except OSError as error:
+        reason = f"{type(error).__name__}: {error}"
+    measured = [found for line in printed.splitlines() if (found := _figures(line)) is not None]
+    return {
+        order: figures or Unavailable(reason)
+        for order, figures in itertools.zip_longest(orders, measured[: len(orders)])
+    }
+
+
+def _figures(line: str) -> Figures | None:
+    """Return the figures in a line that a peer's process printed, None where it is anything else."""
+    try:
+        found = json.loads(line)
+        return Figures(found["version"], Timed(tuple(found["wall_ms"]), tuple(found["cpu_ms"])))
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return None
 
 
 def _installed(peer: Peer) -> Path:

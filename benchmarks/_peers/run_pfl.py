@@ -1,9 +1,10 @@
 # mypy: ignore-errors
 """Rounds of FedAvg in pfl-research, as its documentation sets them up; run in an environment of its own.
 
-One line of JSON on standard output. The process is as its design has it: users one after another, the model resident.
+One line of JSON on standard output for each order. The process is as its design has it: users one after another, the
+model resident.
 
-    python -m benchmarks._peers.run_pfl '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}'
+    python -m benchmarks._peers.run_pfl '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}' ...
 """
 
 from __future__ import annotations
@@ -61,8 +62,15 @@ class Clock(TrainingProcessCallback):
 
 
 def main() -> None:
-    """Print what the one argument asks for."""
-    order = Order(**json.loads(sys.argv[1]))
+    """Print what each argument asks for, as soon as it is measured."""
+    for argument in sys.argv[1:]:
+        figures = {"version": importlib.metadata.version("pfl"), **rounds_of(Order(**json.loads(argument)))}
+        sys.stdout.write(json.dumps(figures) + "\n")
+        sys.stdout.flush()
+
+
+def rounds_of(order: Order) -> dict[str, tuple[float, ...]]:
+    """Return the times of an order's rounds."""
     torch.set_num_threads(order.threads)
     np.random.seed(0)
     users = {
@@ -87,8 +95,7 @@ def main() -> None:
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
         callbacks=[Clock(clock)],
     )
-    figures = {"version": importlib.metadata.version("pfl"), **dataclasses.asdict(clock.timed())}
-    sys.stdout.write(json.dumps(figures) + "\n")
+    return dataclasses.asdict(clock.timed())
 
 
 if __name__ == "__main__":

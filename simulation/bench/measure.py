@@ -23,6 +23,7 @@ from simulation.engines.stacked import StackedEngine
 
 REGISTERED: Final = 1_000_000
 DRAWN: Final = 100
+TURN_S: Final = 0.05
 LARGE: Final = "torch, large batch"
 
 
@@ -59,7 +60,9 @@ def compare(
     only: tuple[str, ...] = (),
     tell: Callable[[str], None] = lambda _text: None,
 ) -> list[Row]:
-    """Return a row for each engine that can run the case, and for each loop of torch, from the best of `rounds`.
+    """Return a row for each engine that can run the case, and for each loop of torch, from the best of `rounds` turns.
+
+    A turn is one round, or as many as take `TURN_S`: the best of a few short ones is another one at every run.
 
     Phones keep what they keep from round to round, as in a run. `only` names the engines and loops to be compared.
     `tell` gets a line for each as it has run for the first time, and one on how long the rest will take.
@@ -80,15 +83,23 @@ def compare(
         for _ in range(rounds):
             for name, run in ways.items():
                 with watched_gpu(device) as seen:
-                    wall, cpu = time.perf_counter(), time.process_time()
-                    run()
-                    if device == "cuda":
-                        torch.cuda.synchronize()
-                    times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+                    until = time.perf_counter() + TURN_S
+                    times[name].append(_timed(run, device))
+                    while time.perf_counter() < until:
+                        times[name].append(_timed(run, device))
                 gpus[name] = seen()
     finally:
         torch.set_num_threads(before)
     return [_row(case, name, times[name], gpus[name]) for name in ways]
+
+
+def _timed(run: Callable[[], None], device: DeviceName) -> tuple[float, float]:
+    """Return what a round takes in seconds, by the wall clock and of CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    run()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - wall, time.process_time() - cpu
 
 
 def best_engine(rows: list[Row]) -> Row:

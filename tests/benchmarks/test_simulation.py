@@ -72,7 +72,7 @@ def test_a_quick_run_measures_what_a_whole_one_does() -> None:
 
 def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    skipped = simulation._peer(PFL, ORDER, time.monotonic() + 60)
+    skipped = simulation._peer(PFL, [ORDER], time.monotonic() + 60)[ORDER]
     assert isinstance(skipped, Unavailable)
     assert "run without --quick once" in skipped.reason
     folder = environment._folder(PFL)
@@ -81,10 +81,16 @@ def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytes
     python = folder / "bin" / "python"
     python.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     python.chmod(0o700)
-    assert environment.measure(PFL, ORDER, timeout_s=60) == Unavailable("python ended with 3: broken")
+    second = replace(ORDER, steps=5)
+    broken = Unavailable("python ended with 3: broken")
+    assert environment.measure(PFL, [ORDER, second], timeout_s=60) == {ORDER: broken, second: broken}
     figures = {"version": "0.6.0", "wall_ms": [2.0], "cpu_ms": [1.0]}
-    python.write_text(f"#!/bin/sh\necho chatter\necho '{json.dumps(figures)}'\n")
-    assert environment.measure(PFL, ORDER, timeout_s=60) == Figures("0.6.0", Timed((2.0,), (1.0,)))
+    python.write_text(f"#!/bin/sh\necho chatter\necho '{json.dumps(figures)}'\necho 7\necho broken >&2\nexit 3\n")
+    measured = Figures("0.6.0", Timed((2.0,), (1.0,)))
+    assert environment.measure(PFL, [ORDER, second], timeout_s=60) == {ORDER: measured, second: broken}
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(figures)}'\nexec sleep 600\n")
+    late = Unavailable("it did not end within 2 s")
+    assert environment.measure(PFL, [ORDER, second], timeout_s=2) == {ORDER: measured, second: late}
 
 
 def test_a_peer_finds_the_torch_of_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +101,7 @@ def test_a_peer_finds_the_torch_of_whoever_asks(tmp_path: Path, monkeypatch: pyt
     lent.parent.mkdir(parents=True)
     lent.write_text(f"{tmp_path / 'gone'}\n")
     (folder / "complete").touch()
-    environment.measure(PFL, ORDER, timeout_s=60)
+    environment.measure(PFL, [ORDER], timeout_s=60)
     (found,) = lent.read_text().splitlines()
     assert (Path(found) / "torch" / "__init__.py").is_file()
 
