@@ -91,6 +91,10 @@ FIGURES: Final[Mapping[str, Mapping[str, str]]] = {
         "enroll_peak_mb": "`enroll`, memory, MB",
         "participate_cpu_s": "a round of summed statistics, s of processor time",
         "participate_peak_mb": "... memory, MB",
+        "participate_adapter_cpu_s": "a round in which it trains the adapter, s of processor time",
+        "participate_adapter_peak_mb": "... memory, MB",
+        "participate_block_cpu_s": "a round in which it trains a block of the network, s of processor time",
+        "participate_block_peak_mb": "... memory, MB",
         "home_mb": "the phone's folder afterwards, MB",
     },
     "phone_round": {
