@@ -196,7 +196,7 @@ def _graphs(args: argparse.Namespace) -> Iterator[Path]:
             yield Path(folder)
         return
     sources = [*(_common.ROOT / "device_sdk" / "export").glob("*.py"), *(_common.ROOT / "mien").glob("backbones/*.py")]
-    sources += [_common.ROOT / "mien" / f"{name}.py" for name in ("heads", "losses")]
+    sources += (_common.ROOT / "mien" / "objectives").glob("*.py")
     made_by = [path for path in sorted(sources) if path.stem not in _NO_EXPORTER]
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in made_by)).hexdigest()[:12]
     yield Path(args.graphs) / digest

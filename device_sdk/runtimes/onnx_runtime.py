@@ -26,6 +26,15 @@ REFUSALS: Final = (
 FEW_RUNS: Final = 1
 """Runs of a graph, but of one that trains, before its session is made anew with an arena."""
 
+STEP_ARENA: Final = {"initial_chunk_size_bytes": 512 << 20, "max_dead_bytes_per_chunk": 64 << 10}
+"""Arena of a step: one region of addresses, of which memory is what was ever written to, cut where a piece is shorter.
+
+By default an arena grows by regions, none of whose free pieces can join another's, and gives a piece to whoever asks
+for half of it.
+"""
+
+NO_ARENA: Final = {"initial_chunk_size_bytes": 1}
+
 
 class _OnnxEngine:
     """ONNX Runtime's sessions of one architecture's graphs, each loaded when it is first used."""
@@ -42,7 +51,8 @@ class _OnnxEngine:
 
     def release(self, graph: Graph) -> None:
         """Give back the memory that a graph's session holds."""
-        self._sessions.pop(graph.file, None)
+        if self._sessions.pop(graph.file, None) is not None and graph.kind == "train":
+            _register_arena(NO_ARENA)  # in place of the step's, which nothing else refers to now
 
     def run(self, graph: Graph, feed: Feed, into: Feed | None = None) -> dict[str, Any]:
         """Return the outputs of a graph by name, those that `into` names in its arrays."""
@@ -62,6 +72,8 @@ class _OnnxEngine:
 
     def _session(self, graph: Graph) -> onnxruntime.InferenceSession:
         if graph.file not in self._sessions:
+            if graph.kind == "train":
+                _register_arena(STEP_ARENA)  # for sessions that are made from now on
             try:
                 self._sessions[graph.file] = onnxruntime.InferenceSession(
                     self._graphs.read(graph), self._options(graph), providers=["CPUExecutionProvider"]
@@ -84,6 +96,7 @@ class _OnnxEngine:
             # half as much again as giving it back after each.
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
             options.enable_mem_reuse = False
+            options.add_session_config_entry("session.use_env_allocators", "1")
             # In the order of the traced step, which frees a map before it makes the next.
             options.execution_order = onnxruntime.ExecutionOrder.PRIORITY_BASED
         return options
@@ -93,6 +106,14 @@ class OnnxRuntime(GraphRuntime):
     """A `GraphRuntime` on ONNX Runtime."""
 
     engine = _OnnxEngine
+
+
+def _register_arena(settings: dict[str, int]) -> None:
+    """Let sessions that ask for the process's arena share a new one; those that have the one before keep it."""
+    memory = onnxruntime.OrtMemoryInfo(
+        "Cpu", onnxruntime.OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, onnxruntime.OrtMemType.DEFAULT
+    )
+    onnxruntime.create_and_register_allocator(memory, onnxruntime.OrtArenaCfg(settings))
 
 
 def session_options(threads: int) -> onnxruntime.SessionOptions:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -81,3 +83,9 @@ def test_float64_sees_which_images_are_mirrored() -> None:
     job = replace(case.job(), objectives=(case.objectives["cosface_distilled"],), is_timed=False)
     torch, exact = (_device.measure(replace(job, engine=engine)).values[0] for engine in BOTH)
     assert relative(torch, exact, case.part.gather(case.theta)) < 1e-4
+
+
+def test_kept_graphs_lie_in_a_folder_of_their_exporter_state(tmp_path: Path) -> None:
+    with device._graphs(Namespace(graphs=str(tmp_path))) as folder, device._graphs(Namespace(graphs="")) as other:
+        assert folder.parent == tmp_path
+        assert other.parent != tmp_path

@@ -16,7 +16,7 @@ import pytest
 from device_sdk.export.build import export_graphs
 from device_sdk.runtimes.forms import ObjectiveForm, standard_forms
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
-from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.runtimes.onnx_runtime import NO_ARENA, STEP_ARENA, OnnxRuntime
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.gate import build_gated
 from mien.backbones.importers import import_model, with_adapter
@@ -93,6 +93,31 @@ def test_a_graph_that_trains_is_loaded_once_for_all_steps(monkeypatch: pytest.Mo
     trained = tiny_onnx_runtime().train(TrainingJob(TINY.theta, TINY.part(), CROPS, HINGE, LOCAL, 1))
     assert trained.num_steps > 1
     assert levels.count(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL) == 1, "no other graph is left as it was"
+
+
+def test_a_step_has_an_arena_of_its_own_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered, register = list[int](), onnxruntime.create_and_register_allocator
+
+    def note(memory: onnxruntime.OrtMemoryInfo, settings: onnxruntime.OrtArenaCfg) -> None:
+        registered.append(settings.initial_chunk_size_bytes)
+        register(memory, settings)
+
+    monkeypatch.setattr(onnxruntime, "create_and_register_allocator", note)
+    job = TrainingJob(TINY.theta, TINY.part("*"), CROPS, objective_of(FULL_FORMS[0], 6, 8), LOCAL, 1)
+    first, again = (tiny_onnx_runtime().train(job) for _ in range(2))
+    step, none = STEP_ARENA["initial_chunk_size_bytes"], NO_ARENA["initial_chunk_size_bytes"]
+    assert registered == [step, none, step, none]
+    np.testing.assert_array_equal(first.values, again.values)
+    with pytest.raises(NonFiniteError):
+        tiny_onnx_runtime().train(
+            replace(
+                job,
+                objective=HINGE,
+                part=TINY.part(),
+                local=LocalSpec(100.0, momentum=0.9, epochs=60, weight_decay=5.0),
+            )
+        )
+    assert registered[4:] == [step, none], "given back after a step that failed, too"
 
 
 def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:
