@@ -4,7 +4,9 @@ Two populations of light phones go through a masked round of 66 KB each, over mu
 replicas share PostgreSQL and an S3 server on this machine. `one` is a replica alone; `dealt_out` are two, each of which
 runs the tasks of one population, while the balancer knows nothing of that; `told` are the same with a `public_address`
 each, to which their phones go on, and `returning` are phones that begin there, as they do from the second time on. A
-small round of each population comes first, unmeasured: a process's first one loads what later ones find. A row's
+small round of each population comes first, unmeasured: a process's first one loads what later ones find. Populations
+take turns: with two rounds at once there are two replicas on the cores in place of one, and each takes longer for the
+same work, which machines of their own would not. A row's
 `busiest_cpu_ms_per_phone` is the processor time of the replica that has more of it, over all phones, and
 `total_cpu_ms_per_phone` that of both; what replicas take while nobody says anything is subtracted. `dealt_out_carries`
 and so on are how many times the phones of one replica two carry by that: the busiest one's share of `one`, medians of
@@ -20,7 +22,7 @@ import contextlib
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,51 +103,49 @@ async def _round(made: Cluster, folder: Path, phones: int, *, are_back: bool) ->
     from tests.integration.replicas import Balancer
 
     await release(made.first, folder, PARAMETERS[66])
-    owners = [made.replicas[at % len(made.replicas)] for at in range(len(POPULATIONS))]
-    await _go_through(made, owners, [owner.address for owner in owners], folder / "first", FIRST_PHONES, lambda: None)
+    owners = {name: made.replicas[at % len(made.replicas)] for at, name in enumerate(POPULATIONS)}
+    for name, owner in owners.items():
+        await _go_through(made, name, owner, owner.address, folder / f"first-{name}", FIRST_PHONES, lambda: None)
     programs = [Program(replica.process, replica.port) for replica in made.replicas]
     spent = list[list[float]]()
+    took_s = dict[str, float]()
 
     def note() -> None:
         spent.append([program.cpu_s for program in programs])
 
     async with Balancer([replica.address for replica in made.replicas]) as balancer:
-        begins = [owner.address if are_back else balancer.address for owner in owners]
-        took_s = await _go_through(made, owners, begins, folder / "measured", phones, note)
-    begun, connected, rested, ended = (np.array(each) for each in spent)
+        for name, owner in owners.items():
+            begins = owner.address if are_back else balancer.address
+            took_s[name] = await _go_through(made, name, owner, begins, folder / f"measured-{name}", phones, note)
+    begun, connected, rested, ended = np.moveaxis(np.reshape(spent, (len(owners), 4, len(programs))), 1, 0)
     idle = (rested - connected) / IDLE_S
-    each = 1e3 * ((connected - begun) + (ended - rested) - idle * took_s) / (len(POPULATIONS) * phones)
+    busy = (connected - begun) + (ended - rested) - idle * np.array(list(took_s.values()))[:, None]
+    each = 1e3 * busy.sum(0) / (len(POPULATIONS) * phones)
     return {
         "busiest_cpu_ms_per_phone": round(float(each.max()), 2),
         "total_cpu_ms_per_phone": round(float(each.sum()), 2),
         "cpu_ms_per_phone": [round(float(one), 2) for one in each],
-        "idle_cpu_share": [round(float(one), 3) for one in idle],
-        "round_s": round(took_s, 1),
+        "idle_cpu_share": [round(float(one), 3) for one in idle.mean(0)],
+        "round_s": round(sum(took_s.values()), 1),
     }
 
 
 async def _go_through(
     made: Cluster,
-    owners: Sequence[ReplicaFleet],
-    begins: Sequence[str],
+    population: str,
+    owner: ReplicaFleet,
+    begins: str,
     notes: Path,
     phones: int,
     note: Callable[[], None],
 ) -> float:
-    """Return how long a round of so many new phones of each population took; the rest is as `go_through` says."""
+    """Return how long a round of so many new phones of a population took; the rest is as `go_through` says."""
     notes.mkdir()
-    for owner, population in zip(owners, POPULATIONS, strict=True):
-        async with owner.operator() as operator:  # who is asked runs it
-            await operator.submit(task(phones, population), f"{population}-{notes.name}")
-    crowds = [
-        Crowd(
-            address,
-            tuple(made.first.admit(population) for _ in range(phones)),
-            *(PARAMETERS[66], notes / population, notes / "go"),
-        )
-        for address, population in zip(begins, POPULATIONS, strict=True)
-    ]
-    took_s, _ = await go_through(crowds, made.replicas, note)
+    async with owner.operator() as operator:  # who is asked runs it
+        await operator.submit(task(phones, population), notes.name)
+    credentials = tuple(made.first.admit(population) for _ in range(phones))
+    crowd = Crowd(begins, credentials, PARAMETERS[66], notes / "connected", notes / "go")
+    took_s, _ = await go_through([crowd], made.replicas, note)
     return took_s
 
 

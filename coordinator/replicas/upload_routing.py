@@ -69,7 +69,9 @@ class Desks:
         return (None if target is None else _Shared(target, self, population, record.id)), record
 
     async def _population(self, task_id: TaskId) -> PopulationId:
-        """Return a task's population, which never changes."""
+        """Return a task's population, which never changes; the database is asked for those that run elsewhere."""
+        if (here := self._engine.population_of(task_id)) is not None:
+            return here
         if task_id not in self._populations:
             task = await self._stores.thread.run(self._stores.store.task, task_id)
             if len(self._populations) >= _TASKS:

@@ -555,6 +555,11 @@ class Engine:
         task = self._tasks.get(task_id)
         return (0, 0) if task is None else (len(task.unable), len(task.unwilling))
 
+    def population_of(self, task_id: TaskId) -> PopulationId | None:
+        """Return the population of a task that this engine runs, None for any other."""
+        task = self._tasks.get(task_id)
+        return None if task is None else task.record.population
+
     def news(self, record: TaskRecord, of_round: RoundRecord | None = None) -> TaskNews:
         """Return a task's news, with what this process has heard of devices that wait for it."""
         task = self._tasks.get(record.task_id)

@@ -241,6 +241,17 @@ async def stubbornly(call: Callable[[], Awaitable[TaskRecord]]) -> TaskRecord:
                 await asyncio.sleep(0.02)
 
 
+def test_an_engine_knows_the_population_of_a_task_that_it_runs_and_of_no_other(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            task = await house.submit()
+            assert house.engine.population_of(task.task_id) == task.population
+            await house.engine.let_go(task.population)
+            assert house.engine.population_of(task.task_id) is None
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
