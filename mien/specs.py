@@ -325,6 +325,10 @@ class ServerSpec:
             raise ConfigError(f"server.lr must be positive, at most {MAX_RATE:g}, and server.momentum lie in [0, 1)")
 
 
+MOST_EPSILON: Final = 16.0
+"""Most that noise of the phones' own may promise and still count as noise: above it two sums' difference tells much."""
+
+
 @dataclass(frozen=True)
 class DpSpec:
     """The differential privacy that a task promises each device of its population; by default none.
@@ -378,6 +382,11 @@ class DpSpec:
     def is_on(self) -> bool:
         """True if any noise is promised."""
         return self.mechanism != "none"
+
+    @property
+    def is_by_phones(self) -> bool:
+        """True if phones themselves add noise that hides one of them; what the server promises to add does not."""
+        return self.mechanism == "skellam" and self.epsilon <= MOST_EPSILON
 
     @property
     def is_adaptive(self) -> bool:

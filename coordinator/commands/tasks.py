@@ -355,7 +355,7 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
     gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
-    numbers = fields(task, *names, "num_cannot_train", "num_want_larger_sums", *gathering)
+    numbers = fields(task, *names, "num_cannot_train", "num_want_larger_sums", "num_used_up", *gathering)
     return {**numbers, "population": _population(task)}
 
 
@@ -393,6 +393,10 @@ def not_chosen(task: operator_pb2.TaskStatus) -> str:
     if number := task.num_want_larger_sums:
         owners = "its owner wants" if number == 1 else "their owners want"
         told.append(f"{_phones(number, 'is', 'are')} not chosen: {owners} more phones in a sum than its cohort allows")
+    if number := task.num_used_up:
+        whose = "its pictures are" if number == 1 else "their pictures are"
+        most = "in as many sums, over this model or of a day, as may be"
+        told.append(f"{_phones(number, 'is', 'are')} not chosen: {whose} {most}")
     return "; ".join(told)
 
 
@@ -498,7 +502,7 @@ class _View:
         self.take(event)
         if not event.HasField("round"):
             before, task = self._said, event.task
-            numbers = task.num_cannot_train, task.num_want_larger_sums, task.gathering_there
+            numbers = task.num_cannot_train, task.num_want_larger_sums, task.num_used_up, task.gathering_there
             lengths = [number.bit_length() for number in (*numbers, task.gathering_lacks_labelled)]
             self._said = (task.state, task.reason, *lengths)
             return self._title() if self._said != before else ""

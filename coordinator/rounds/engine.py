@@ -81,6 +81,8 @@ class Caller:
     engines: tuple[str, ...] = ()
     parts: Mapping[str, frozenset[str]] = field(default_factory=dict)
     labelled: bool = False
+    used_up_models: frozenset[ModelId] = frozenset()
+    used_up_day: bool = False
 
     @property
     def check_in(self) -> CheckedIn:
@@ -95,6 +97,15 @@ class Caller:
     def agrees_to_sums_of(self, plan: TaskPlan) -> bool:
         """Return whether the task's smallest sum hides the device among as many as its owner wants."""
         return fewest_hidden(plan.task) >= self.fewest(plan)
+
+    def has_room_for(self, plan: TaskPlan, model_id: ModelId) -> bool:
+        """Return whether the owner's limits, as the device said them, leave room for a sum of the task over a model.
+
+        A device that says nothing is taken to have room: it leaves the round where it has none.
+        """
+        if not plan.is_limited:
+            return True
+        return not (self.used_up_day or (plan.method.trains and model_id in self.used_up_models))
 
     def can_do(self, plan: TaskPlan) -> bool:
         """Return whether the device's program has what a task takes; one that says nothing is taken to."""
@@ -173,13 +184,15 @@ class Gathering:
 @dataclass(frozen=True)
 class TaskNews:
     """A change of a task, of one of its rounds, of how far it is with gathering devices, or of how many devices called
-    that it is not for: those that cannot train its model, and those whose owner wants more devices in a sum.
+    that it is not for: those that cannot train its model, those whose owner wants more devices in a sum, and those
+    whose pictures are in as many sums as may be.
     """
 
     task: TaskRecord
     round: RoundRecord | None
     num_cannot_train: int = 0
     num_want_larger_sums: int = 0
+    num_used_up: int = 0
     gathering: Gathering | None = None
 
 
@@ -513,6 +526,8 @@ class Engine:
             task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
             if not wants_more and cohort.wants_devices and _has_share(caller, cohort):
                 task.note(task.unable, caller.device_id, is_passed_over=not caller.can_train(side.plan))
+                is_used_up = not caller.has_room_for(side.plan, task.record.model_id)
+                task.note(task.used_up, caller.device_id, is_passed_over=is_used_up)
             if _is_for(caller, cohort):
                 fitting.append(cohort)
         for place_in_line, cohort in enumerate(fitting if len(fitting) > 1 else ()):
@@ -547,13 +562,14 @@ class Engine:
         sides = [cohort.side for cohort in self._of_population(caller.population)]
         return any(side.role is caller.role and not caller.can_train(side.plan) for side in sides)
 
-    def num_not_for(self, task_id: TaskId) -> tuple[int, int]:
+    def num_not_for(self, task_id: TaskId) -> tuple[int, int, int]:
         """Return how many devices that called a task is not for, as far as this process has heard.
 
-        First those that cannot train its model, then those whose owner wants more devices in a sum.
+        First those that cannot train its model, then those whose owner wants more devices in a sum, then those whose
+        owner's limits leave no room for one more.
         """
         task = self._tasks.get(task_id)
-        return (0, 0) if task is None else (len(task.unable), len(task.unwilling))
+        return (0, 0, 0) if task is None else (len(task.unable), len(task.unwilling), len(task.used_up))
 
     def population_of(self, task_id: TaskId) -> PopulationId | None:
         """Return the population of a task that this engine runs, None for any other."""
@@ -590,8 +606,8 @@ class Engine:
             return Wait(gathering_pause_s(self._pace), _said_of_gathering(offered, self._clock.now_ms()))
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
-        plans = [cohort.side.plan for cohort in wanting if cohort.side.role is caller.role]
-        return Wait(pause_s, _why_not(caller, plans) or "no round needs this device now")
+        asking = [cohort for cohort in wanting if cohort.side.role is caller.role]
+        return Wait(pause_s, _why_not(caller, asking) or "no round needs this device now")
 
     async def report_trained(self, device_id: DeviceId, name: RoundRef) -> Stage:
         """Return the stage after a device has said that it trained; raises LateError when the round went on."""
@@ -834,8 +850,9 @@ def _wake_followers(task: Task) -> None:
             cohort.attempt.changed.beat()
 
 
-def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
+def _why_not(caller: Caller, cohorts: Sequence[Cohort]) -> str:
     """Return why tasks that want devices of the caller's role are not for this one; nothing where one is."""
+    plans = [cohort.side.plan for cohort in cohorts]
     if too_small := [plan for plan in plans if not caller.agrees_to_sums_of(plan)]:
         most = max(too_small, key=lambda plan: fewest_hidden(plan.task))
         aside = " besides its sources" if most.task.cohort.min_labelled else ""
@@ -846,7 +863,13 @@ def _why_not(caller: Caller, plans: Sequence[TaskPlan]) -> str:
         )
     beyond = next((plan for plan in plans if not caller.can_do(plan)), None)
     if beyond is None:
-        return ""
+        has_room = [caller.has_room_for(each.side.plan, each.task.record.model_id) for each in cohorts]
+        if all(has_room):
+            return ""
+        return (
+            "this device's pictures are in as many sums as its owner lets them, over the model that a task trains here "
+            "or of a day; it is asked for the next model, or tomorrow"
+        )
     backbone = beyond.spec.backbone
     if caller.can_train(beyond) or not caller.engines:
         what = f"method {beyond.task.method} and backbone {backbone}"
@@ -865,6 +888,8 @@ def _is_for(caller: Caller, cohort: Cohort) -> bool:
     if side.role is not caller.role or not cohort.wants_devices or cohort.bars(caller.device_id):
         return False
     if not caller.agrees_to_sums_of(side.plan) or not _has_share(caller, cohort):
+        return False
+    if not caller.has_room_for(side.plan, cohort.task.record.model_id):
         return False
     return caller.can_do(side.plan)
 

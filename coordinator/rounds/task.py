@@ -23,7 +23,7 @@ from coordinator.store import audit
 from mien.contribution import Arrays
 from mien.errors import BudgetExceededError, LateError, MienError
 from mien.methods.base import CANDIDATES, Property, shared_words
-from mien.protocol.ids import DeviceId, RoundId
+from mien.protocol.ids import DeviceId, ModelId, RoundId
 from mien.protocol.rounds import Role, Stage
 from mien.rounds import verdicts
 from mien.rounds.cohort_rules import CohortRules
@@ -51,6 +51,19 @@ class TaskSettings:
     restart_grace_s: float = 30.0
     close_retry_s: float = 300.0
     threads: int = 2
+
+
+class _OfModel:
+    """Devices of which something is noted for as long as a task's newest model is the same."""
+
+    def __init__(self) -> None:
+        self._model_id, self._devices = ModelId(""), set[DeviceId]()
+
+    def devices(self, model_id: ModelId) -> set[DeviceId]:
+        """Return those of a model, nobody yet where it is another than before."""
+        if model_id != self._model_id:
+            self._model_id, self._devices = model_id, set()
+        return self._devices
 
 
 class Side:
@@ -82,6 +95,7 @@ class Task(CohortRules):
     """One task as its cohorts see it. Whoever holds `turn` may change the record, and nobody else.
 
     `unable` are devices that called and cannot train its model, `unwilling` those whose owner wants larger sums,
+    `used_up` those that said of its newest model, or of the day, that their owners' limits leave no room for a sum,
     `known` those that offered to take part, since an attempt was last aborted for another reason than a spoiled sum.
     """
 
@@ -107,7 +121,7 @@ class Task(CohortRules):
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
         self.unable, self.unwilling = set[DeviceId](), set[DeviceId]()
         self.known = set[DeviceId]()
-        self._spent = record.model_id, set[DeviceId]()
+        self._spent, self._used_up = _OfModel(), _OfModel()
         self._search = Search()
         self._search_before = RoundId(0), self._search
         self._changed = Pulse()
@@ -176,22 +190,23 @@ class Task(CohortRules):
 
     # Whom not to ask
 
+    @property
+    def used_up(self) -> set[DeviceId]:
+        """Devices that said that their owners' limits leave no room for one more sum over its newest model."""
+        return self._used_up.devices(self.record.model_id)
+
     def kept_out(self, side: Side) -> frozenset[DeviceId]:
         """Return the devices to leave out of the next attempt.
 
         Who was found to spoil sums, half of those that may have, and who had enough sums over this model already.
         """
-        model_id, spent = self._spent
-        return self._search.left_out(len(self.known), side.plan.task.cohort.num_selected) | (
-            frozenset(spent) if model_id == self.record.model_id else frozenset()
-        )
+        left_out = self._search.left_out(len(self.known), side.plan.task.cohort.num_selected)
+        return left_out | self._spent.devices(self.record.model_id)
 
     def note_left(self, device_id: DeviceId, error_code: str) -> None:
         """Note a device that left because its own count of sums lets it into no more over this model."""
         if error_code == BudgetExceededError.code:
-            if self._spent[0] != self.record.model_id:
-                self._spent = self.record.model_id, set()
-            self._spent[1].add(device_id)
+            self._spent.devices(self.record.model_id).add(device_id)
 
     # What is said to it, which its first cohort carries out in turn with all else
 

@@ -25,7 +25,7 @@ from coordinator.store.thread import Grouped, StoreThread
 from mien.errors import CorruptDataError, LateError, NotFoundError, OffsetError, PermissionDeniedError
 from mien.log.merkle import MAX_SIZE
 from mien.protocol import CHUNK_BYTES
-from mien.protocol.ids import PopulationId
+from mien.protocol.ids import ModelId, PopulationId
 from mien.protocol.messages import ROLES, STAGES, blob_message, round_message
 from mien.protocol.rounds import BlobId, RoundRef, Wait
 from mien.protocol.tensors import pack_tensors
@@ -85,6 +85,7 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
             ("methods", request.methods),
             ("engines", request.engines),
             ("parts", request.parts),
+            ("used-up models", request.used_up_models),
             *(("objectives", part.objectives) for part in request.parts),
         ):
             if len(names) > _MAX_NAMES:
@@ -100,7 +101,8 @@ class RoundsService(rounds_pb2_grpc.RoundsServicer):
         backbones, methods = tuple(request.backbones), tuple(request.methods)
         parts = {part.sha256: frozenset(part.objectives) for part in request.parts}
         offer = Caller(device.device_id, population, backbones, request.min_cohort, role, methods, engines, parts)
-        offer = replace(offer, labelled=request.labelled)
+        used_up = frozenset(ModelId(name) for name in request.used_up_models)
+        offer = replace(offer, labelled=request.labelled, used_up_models=used_up, used_up_day=request.used_up_day)
         found = await self._engine.check_in(offer, limit_s=_time_left_s(context))
         if isinstance(found, Wait):
             reply = rounds_pb2.CheckInReply(wait=_wait(found))

@@ -12,7 +12,7 @@ other rounds, not towards the next attempt of the same one.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -23,12 +23,12 @@ from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
 from mien.dp.ledger import Participation, check_device, may_take_part
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.methods import find_method
-from mien.protocol.ids import PopulationId, RoundNumber
+from mien.protocol.ids import ModelId, PopulationId, RoundNumber
 from mien.secagg import AttemptId, Mechanism, RoundConfig
 from mien.secagg.config import CONFIG_BYTES
 from mien.secagg.noise import release
 from mien.shell.clock import Clock, WallClock
-from mien.specs import DpSpec, TaskSpec
+from mien.specs import MOST_EPSILON, DpSpec, TaskSpec
 
 KIND: Final = VaultKind(
     label="attempts",
@@ -38,8 +38,8 @@ KIND: Final = VaultKind(
 )
 
 DAY_S: Final = 86400
-MOST_EPSILON: Final = 16.0
-"""Most that noise of the phones' own may promise and still count as noise: above it two sums' difference tells much."""
+MOST_MODELS: Final = 16
+"""Models that a check-in says are used up, those of the newest sums: an older one is hardly trained again."""
 
 _NOTE: Final = struct.Struct(">QB32s")
 ANY_PICTURES: Final = bytes(32)
@@ -72,6 +72,10 @@ class OwnSum:
         same = (mine.task_id, mine.round) == (other.task_id, other.round) and mine.attempt < other.attempt
         return same and not self.is_released
 
+    def may_hold(self, pictures: bytes) -> bool:
+        """Return whether these pictures are, or may be, what went into it."""
+        return self.pictures == pictures or ANY_PICTURES in (self.pictures, pictures)
+
     def to_bytes(self) -> bytes:
         """Return the terms' canonical bytes and a note of fixed size behind them."""
         return self.terms.to_bytes() + _NOTE.pack(self.unix_s, self.is_released, self.pictures)
@@ -90,6 +94,14 @@ class OwnSum:
 
 Budget = Callable[[OwnSum, Sequence[OwnSum]], None]
 """Raises BudgetExceededError unless one more sum is covered; told that, then all sums so far, of any population."""
+
+
+@dataclass(frozen=True)
+class UsedUp:
+    """What an owner's limits leave no room for: `models` to train, newest first; `day`, any sum without own noise."""
+
+    models: tuple[ModelId, ...] = ()
+    day: bool = False
 
 
 @dataclass(frozen=True)
@@ -119,12 +131,33 @@ class SumLimits:
                 "(participation.max_sums_per_day); it waits"
             )
 
+    def used_up(self, sums: Sequence[OwnSum], pictures: Callable[[], Collection[bytes]], now_unix_s: int) -> UsedUp:
+        """Return what has no room for one more sum, whichever of `pictures` goes into it; asked for these if need be.
+
+        Of `sums` those alone count that this device helped to open: what it did not may be tried again, with it.
+        """
+        opened = [sum_ for sum_ in sums if sum_.is_released and not sum_.is_noised]
+        by_model = dict[bytes, list[OwnSum]]()
+        for sum_ in opened:
+            by_model.setdefault(sum_.terms.model_sha256, []).append(sum_)
+        newest = sorted(by_model.items(), key=lambda each: (-max(sum_.unix_s for sum_ in each[1]), each[0]))
+        full = [
+            (model, there) for model, there in newest if self.per_model is not None and len(there) >= self.per_model
+        ]
+        mine = frozenset(pictures()) if full else frozenset()
+        models = [
+            ModelId(model.hex())
+            for model, there in full
+            if mine and all(sum(sum_.may_hold(each) for sum_ in there) >= (self.per_model or 0) for each in mine)
+        ]
+        return UsedUp(tuple(models[:MOST_MODELS]), sums_today(opened, now_unix_s) >= self.per_day)
+
 
 def _differ_by_others(one: OwnSum, coming: OwnSum) -> bool:
     """Return whether the difference of two sums would leave this device's part out, and so tell of the others'."""
     if one.is_noised or one.terms.model_sha256 != coming.terms.model_sha256 or one.tried_again_by(coming):
         return False
-    return one.pictures == coming.pictures or ANY_PICTURES in (one.pictures, coming.pictures)
+    return one.may_hold(coming.pictures)
 
 
 def used_up(sums: Sequence[OwnSum], per_model: int) -> str | None:

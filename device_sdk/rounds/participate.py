@@ -26,7 +26,7 @@ from device_sdk.models.models import Model, check_face_input
 from device_sdk.people.enrolled import consent_ended
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, OwnSum, SumLimits, check_promise, promised
+from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, OwnSum, SumLimits, UsedUp, check_promise, promised
 from device_sdk.rounds.budget import MannerlyRuntime, TrainingBudget
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.rounds.disclosure import (
@@ -248,6 +248,7 @@ class Participant:
         methods = [name for name, method in METHODS.items() if is_agreed(method, self.agreement)]
         if self.role is Role.VALIDATE:
             check_can_judge((METHODS[name] for name in methods), pool.labels)
+        used_up = self._used_up(pool, methods)
         answer = self.client.check_in(
             self.abilities.backbones,
             min_cohort=self.agreement.min_cohort,
@@ -256,6 +257,8 @@ class Participant:
             engines=self.abilities.engines,
             parts=self.abilities.parts,
             labelled=pool.source is not None,
+            used_up_models=used_up.models,
+            used_up_day=used_up.day,
         )
         if isinstance(answer, Wait):
             return answer
@@ -359,6 +362,17 @@ class Participant:
             self._leave(ref, error)
             return Wait(ENOUGH_SUMS_PAUSE_S, error.message)
         return None
+
+    def _used_up(self, pool: Pool, methods: Sequence[str]) -> UsedUp:
+        """Return what the owner's limits leave no room for, of rounds of these methods."""
+        training = [METHODS[name] for name in methods if METHODS[name].trains]
+        limits = SumLimits(self.agreement.max_sums_per_model, self.agreement.max_sums_per_day)
+        try:
+            now_s, sums = int(self.clock.now()), self.attempts.sums()
+            return limits.used_up(sums, lambda: pool.pictures(self.gallery, training), now_s)
+        except (ConfigError, CorruptDataError):
+            # Somebody withdrew just now, or the log is damaged: that counts where a round asks for one more sum.
+            return UsedUp()
 
     def _limits(self, terms: SumTerms) -> SumLimits:
         """Return the owner's limits for one more sum; models are measured again and again, by sums of scores."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from device_sdk.people.enrolled import Person, not_agreed
 from device_sdk.people.trained import TrainingFaces
 from device_sdk.rounds.ports import TrainingGallery
 from mien.errors import ConfigError
-from mien.methods.base import Method, Property
+from mien.methods.base import Crops, Method, Property
 from mien.protocol.ids import TaskId
 from mien.protocol.rounds import Role
 
@@ -34,8 +35,7 @@ class RoundFaces(TrainingFaces):
 
         Whatever their order: tasks number a phone's people each in an order of their own.
         """
-        each = sorted(hashlib.sha256(crop.tobytes()).digest() for crop in self.crops)
-        return hashlib.sha256(b"".join([repr(self.crops.shape).encode(), *each])).digest()
+        return _hash_of(self.crops)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,16 @@ class Pool:
             )
         return replace(self, people=(min(self.people, key=lambda person: person.id),))
 
+    def pictures(self, gallery: TrainingGallery, methods: Iterable[Method]) -> frozenset[bytes]:
+        """Return the hashes of the pictures that rounds of these methods train on (`RoundFaces.pictures`).
+
+        Raises ConfigError where somebody does not agree any more.
+        """
+        if self.source is not None:
+            return frozenset({_hash_of(self.source.crops)})
+        groups = {tuple(person.id for person in self.narrowed(method).people) for method in methods}
+        return frozenset(_hash_of(gallery.training_faces(people, TaskId("")).crops) for people in groups)
+
     def faces(self, gallery: TrainingGallery, task_id: TaskId, method: Method) -> RoundFaces:
         """Return a task's training faces of a round; raises ConfigError where somebody does not agree any more."""
         if self.source is not None:
@@ -86,6 +96,11 @@ class Pool:
         labels = found.labels if Property.SEVERAL_PEOPLE in method.properties and len(self.people) > 1 else None
         roles = gallery.roles(task_id, found.people, found.crops)
         return RoundFaces(found.people, found.private, found.is_continued, found.crops, labels, "", roles)
+
+
+def _hash_of(crops: Crops) -> bytes:
+    each = sorted(hashlib.sha256(crop.tobytes()).digest() for crop in crops)
+    return hashlib.sha256(b"".join([repr(crops.shape).encode(), *each])).digest()
 
 
 _OVER_MANY: Final = "fedavg, fedgc, fedfr, fedfr_uda, pfm_fv and others"

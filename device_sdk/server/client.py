@@ -231,6 +231,8 @@ class CoordinatorClient:
         engines: Iterable[str] = (),
         parts: Mapping[str, Iterable[str]] = MappingProxyType({}),
         labelled: bool = False,
+        used_up_models: Iterable[str] = (),
+        used_up_day: bool = False,
     ) -> Assignment | Wait:
         """Return an assignment or a pause. The server may take its time: it answers once a round has its devices.
 
@@ -238,7 +240,8 @@ class CoordinatorClient:
         no round waits for a device that would refuse it. `engines` run models here: where they are named, `backbones`
         are all that this device can train; without both nothing is said. `parts` are those that its graphs train, with
         the objectives; empty where nothing limits them. `role` is what this device offers to do, `labelled` whether it
-        knows whose faces it trains on.
+        knows whose faces it trains on. `used_up_models` and `used_up_day` say which sums without phones' own noise the
+        owner's limits leave no room for: over these models to train, or any today.
         """
         request = rounds_pb2.CheckInRequest(
             population=self.identity.population,
@@ -250,6 +253,8 @@ class CoordinatorClient:
             engines=sorted(engines),
             parts=[rounds_pb2.TrainablePart(sha256=part, objectives=names) for part, names in parts.items()],
             labelled=labelled,
+            used_up_models=used_up_models,
+            used_up_day=used_up_day,
         )
         reply = self._call(lambda: self._rounds.CheckIn(request, timeout=self._settings.check_in_s))
         self._go_to(reply.owner_address)

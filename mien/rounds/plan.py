@@ -69,6 +69,11 @@ class TaskPlan:
         return self.method.requirements(self.task)
 
     @property
+    def is_limited(self) -> bool:
+        """True if phones count its sums towards their owners' limits: masked ones without noise of their own."""
+        return self.task.privacy.is_masked and not self.task.privacy.dp.is_by_phones
+
+    @property
     def reply_names(self) -> frozenset[str]:
         """Names of the arrays that a device of the task may be told (`mien.methods.base.reply_names`)."""
         return reply_names(self.requirements.shared_reply, self.contribution)

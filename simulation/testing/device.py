@@ -143,7 +143,8 @@ class FakePart:
 class FakeDevice:
     """One device on one channel; use as an asynchronous context manager.
 
-    It stays at its `address`: where else its last check-in told it to go is `unverified_owner_address`.
+    It stays at its `address`: where else its last check-in told it to go is `unverified_owner_address`. It has no
+    owner's limits of its own: it says that `used_up_models`, or with `used_up_day` any sum today, are too many for it.
 
     Its calls raise the MienError that the coordinator answers with, and TimeoutError after `call_s` seconds.
     """
@@ -170,6 +171,8 @@ class FakeDevice:
         self.id, self.population = credentials.device_id, credentials.population
         self.credentials, self._log, self.call_s = credentials, log or MemoryLog(), call_s
         self.unverified_owner_address = ""
+        self.used_up_models: tuple[str, ...] = ()
+        self.used_up_day = False
         tls = grpc.ssl_channel_credentials(root or credentials.coordinator_ca, credentials.key, credentials.chain)
         # Reconnect quickly: tests restart the coordinator all the time.
         quick = (("grpc.initial_reconnect_backoff_ms", 100), ("grpc.max_reconnect_backoff_ms", 300))
@@ -201,6 +204,8 @@ class FakeDevice:
             backbones=[self.backbone],
             duty=duty,
             labelled=self.labelled,
+            used_up_models=self.used_up_models,
+            used_up_day=self.used_up_day,
         )
         reply = await answer(self.rounds.CheckIn(request, timeout=timeout_s))
         self.unverified_owner_address = reply.owner_address

@@ -7,11 +7,23 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
+
 from coordinator.operator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.protocol.v1 import operator_pb2, rounds_pb2
 from mien.specs import CohortSpec, DeadlineSpec
-from simulation.testing import LAYOUT, SPEC, STEP_LIMIT_S, FakeDevice, FakeFleet, answer, free_port, tiny_task
+from simulation.testing import (
+    LAYOUT,
+    SPEC,
+    STEP_LIMIT_S,
+    FakeDevice,
+    FakeFleet,
+    answer,
+    free_port,
+    masked_task,
+    tiny_task,
+)
 from tests.helpers import raised, run
 from tests.integration.test_monitoring import until_held
 from tests.integration.test_rounds import make, outcome
@@ -214,6 +226,57 @@ def test_who_watches_is_told_whose_owner_wants_larger_sums(shared_fleet: FakeFle
             await operator.cancel(status.task_id)
 
     run(story())
+
+
+@pytest.mark.parametrize("says", ["a model", "a day"])
+def test_a_cohort_is_filled_in_the_first_try_by_those_whose_pictures_may_still_be_summed(
+    shared_fleet: FakeFleet, says: str
+) -> None:
+    """Those that say they have no more to give are there first, and take no place: who comes later has the round."""
+    population = f"used-up-{says[2:]}"
+    task = masked_task("filled", population, size=4, min_reports=4)
+
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(population, 7) as devices:
+            status = await operator.submit(task, population)
+            full, others = devices[:3], devices[3:]
+            for device in full:
+                device.used_up_models = (status.model_id,) if says == "a model" else ("f" * 64,)
+                device.used_up_day = says == "a day"
+            waiting = [asyncio.create_task(device.check_in()) for device in full]
+            async for event in operator.watch(status.task_id):
+                if event.task.num_used_up == 3:
+                    break
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
+            reports = await outcome(operator, status.task_id)
+            replies = await asyncio.gather(*waiting)
+            assert all(reply.HasField("wait") for reply in replies)
+            return reports
+
+    (report,) = run(story())
+    assert (report.stage, report.round.attempt) == (rounds_pb2.CLOSED, 1)
+    assert (report.num_selected, report.num_reports) == (4, 4)
+
+
+def test_a_device_without_room_for_one_more_sum_is_told_so_and_asked_for_the_next_model(
+    shared_fleet: FakeFleet,
+) -> None:
+    task = masked_task("next", "next-model", size=3, min_reports=3, rounds=2)
+
+    async def story() -> list[operator_pb2.RoundReport]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("next-model", 4) as devices:
+            status = await operator.submit(task, "next-model")
+            full, *others = devices
+            full.used_up_models = (status.model_id,)
+            assert "in as many sums as its owner lets them" in (await full.check_in()).wait.reason
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate([full, *others[:2]])))
+            return await outcome(operator, status.task_id)
+
+    assert [(r.stage, r.round.round, r.round.attempt) for r in run(story())] == [
+        (rounds_pb2.CLOSED, 1, 1),
+        (rounds_pb2.CLOSED, 2, 1),
+    ]
 
 
 def test_a_device_cannot_name_things_without_end(shared_fleet: FakeFleet) -> None:

@@ -51,7 +51,7 @@ class RoundRef(_message.Message):
     def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods", "engines", "parts", "labelled")
+    __slots__ = ("population", "software", "backbones", "min_cohort", "duty", "methods", "engines", "parts", "labelled", "used_up_models", "used_up_day")
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     SOFTWARE_FIELD_NUMBER: _ClassVar[int]
     BACKBONES_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,8 @@ class CheckInRequest(_message.Message):
     ENGINES_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     LABELLED_FIELD_NUMBER: _ClassVar[int]
+    USED_UP_MODELS_FIELD_NUMBER: _ClassVar[int]
+    USED_UP_DAY_FIELD_NUMBER: _ClassVar[int]
     population: str
     software: str
     backbones: _containers.RepeatedScalarFieldContainer[str]
@@ -70,7 +72,9 @@ class CheckInRequest(_message.Message):
     engines: _containers.RepeatedScalarFieldContainer[str]
     parts: _containers.RepeatedCompositeFieldContainer[TrainablePart]
     labelled: bool
-    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[TrainablePart, _Mapping]]] = ..., labelled: _Optional[bool] = ...) -> None: ...
+    used_up_models: _containers.RepeatedScalarFieldContainer[str]
+    used_up_day: bool
+    def __init__(self, population: _Optional[str] = ..., software: _Optional[str] = ..., backbones: _Optional[_Iterable[str]] = ..., min_cohort: _Optional[int] = ..., duty: _Optional[_Union[Duty, str]] = ..., methods: _Optional[_Iterable[str]] = ..., engines: _Optional[_Iterable[str]] = ..., parts: _Optional[_Iterable[_Union[TrainablePart, _Mapping]]] = ..., labelled: _Optional[bool] = ..., used_up_models: _Optional[_Iterable[str]] = ..., used_up_day: _Optional[bool] = ...) -> None: ...
 
 class TrainablePart(_message.Message):
     __slots__ = ("sha256", "objectives")

@@ -7,10 +7,13 @@ from dataclasses import replace
 import pytest
 
 from coordinator.rounds.engine import Caller
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.methods import METHODS
 from mien.protocol.canonical import model_to_json
+from mien.protocol.rounds import BlobId
 from mien.rounds.plan import TaskPlan, plan_task
-from mien.specs import CohortSpec, MustInclude, PrivacySpec, TaskSpec
+from mien.rounds.rollouts import evaluation_task
+from mien.specs import CohortSpec, DpSpec, MustInclude, PrivacySpec, TaskSpec
 from tests.tiny import tiny_adapted, tiny_gated
 
 TINY = tiny_adapted()
@@ -51,6 +54,38 @@ def test_sources_do_not_count_towards_an_owners_floor() -> None:
     planned = plan_task(adapts, model_to_json(TINY.spec, TINY.layout), public_shard=None)
     assert Caller("a" * 32, "p", min_cohort=14).agrees_to_sums_of(planned)
     assert not Caller("a" * 32, "p", min_cohort=15).agrees_to_sums_of(planned)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "is_limited"),
+    [
+        (PrivacySpec(), True),
+        (PrivacySpec(secure_aggregation="off"), False),
+        (PrivacySpec(max_weight=1, dp=DpSpec("skellam", 4.0, 8.0, 1e-6, max_participations=9)), False),
+        (PrivacySpec(max_weight=1, dp=DpSpec("skellam", 4.0, 99.0, 1e-6, max_participations=9)), True),
+        (PrivacySpec(max_weight=1, dp=DpSpec("central_gaussian", 4.0, 8.0, 1e-6, max_participations=9)), True),
+    ],
+    ids=["masked", "plain", "noised", "hardly noised", "noised by the server"],
+)
+def test_who_says_that_a_model_is_used_up_is_asked_for_what_its_phone_does_not_count(
+    privacy: PrivacySpec, is_limited: bool
+) -> None:
+    """Its own program counts masked sums without noise of phones' own alone (`device_sdk.rounds.attempts`)."""
+    task = TaskSpec("trains", method="fedavg", trainable=("*.weight",), privacy=privacy)
+    planned = plan_task(task, model_to_json(TINY.spec, TINY.layout), public_shard=None)
+    full, tired = (Caller("a" * 32, "p", used_up_models=frozenset({"m" * 64})), Caller("b" * 32, "p", used_up_day=True))
+    assert full.has_room_for(planned, "m" * 64) is not is_limited
+    assert full.has_room_for(planned, "n" * 64)
+    assert tired.has_room_for(planned, "n" * 64) is not is_limited
+    assert Caller("c" * 32, "p").has_room_for(planned, "m" * 64), "an older program says nothing"
+
+
+def test_a_model_that_is_used_up_is_measured_all_the_same_but_not_on_a_day_that_is() -> None:
+    """Sums of scores over one model tell of nobody's update; a day's limit is over all sums."""
+    asked = evaluation_task(RollOutSpec(cohort=CohortSpec(20, 16)), name="fleet-1", model_id="a" * 64, threshold=0.5)
+    measures = plan_task(asked, model_to_json(TINY.spec, TINY.layout), public_shard=BlobId("b" * 64, 8))
+    assert Caller("a" * 32, "p", used_up_models=frozenset({"m" * 64})).has_room_for(measures, "m" * 64)
+    assert not Caller("a" * 32, "p", used_up_day=True).has_room_for(measures, "m" * 64)
 
 
 def test_a_mixture_is_for_owners_whose_floor_is_a_tenth_of_its_sums(plan: TaskPlan) -> None:

@@ -363,6 +363,31 @@ def test_a_phone_trains_for_no_second_sum_over_one_model_and_waits(
     assert (again.heard, bench.script.left_with[-1], trained_before) == ({}, "budget_exceeded", 1)
 
 
+def test_a_phone_says_which_models_its_pictures_have_been_summed_over(bench: Bench, make: Make) -> None:
+    """After the sum, not before; not of other pictures, and not where its owner lets these into one more."""
+    sum_ = make()
+    assert isinstance(bench.participant.step(), Counted)
+    bench.restart()
+    bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
+    for agreement in (AGREED, replace(AGREED, max_sums_per_model=2), replace(AGREED, max_sums_per_day=1)):
+        bench.participant = replace(bench.participant, agreement=agreement)
+        assert isinstance(bench.participant.step(), Wait)
+    model_id = sum_.config.model_sha256.hex()
+    told = [([*each.used_up_models], each.used_up_day) for each in bench.script.check_ins]
+    assert told == [([], False), ([model_id], False), ([], False), ([model_id], True)]
+
+
+def test_what_may_be_tried_again_is_not_used_up(bench: Bench, make: Make) -> None:
+    """Else a cohort that needs this phone could not try an attempt again whose sum nobody opened."""
+    make()
+    die(bench, "CONSISTENCY", after=False)
+    bench.script.follow = lambda: iter([rounds_pb2.StageEvent(stage=rounds_pb2.ABORTED, reason="too few stayed")])
+    assert isinstance(bench.participant.step(), NotCounted)
+    bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
+    assert isinstance(bench.participant.step(), Wait)
+    assert [*bench.script.check_ins[-1].used_up_models] == []
+
+
 def test_the_next_attempt_after_an_abort_is_no_second_sum(bench: Bench, make: Make) -> None:
     make()
     die(bench, "CONSISTENCY", after=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -109,6 +110,8 @@ def _stories() -> dict[str, list[Step]]:
     many = [terms(f"task {n // 3}", n % 3 + 1, noise=dear) for n in range(8)]
     spent = epsilon_rdp([(_released(terms("old", noise=dear)), 3)], 1e-6)
     three = SumLimits(per_day=3)
+    many_a_day = SumLimits(per_day=99)
+    each = [terms(f"each {n}", model=chr(ord("r") - n)) for n in range(18)]
     day = [terms(f"day {n}", model=chr(97 + n)) for n in range(9)]
     return {
         "the same pictures go into one opened sum over a model, whatever its task is called": [
@@ -150,6 +153,13 @@ def _stories() -> dict[str, list[Step]]:
             *begins(replace(day[1], attempt=3), limits=three),
             *opens(*day[3:6], limits=three, at_s=DAY_S),
             *opens(day[6], limits=three, at_s=-DAY_S),
+        ],
+        "what is used up is told of the newest models alone, and of none that another attempt may go on with": [
+            *(step for n in range(18) for step in opens(each[n], limits=many_a_day, at_s=n // 2)),
+            *masks(terms("again", model="z"), limits=many_a_day, at_s=9),
+            *begins(terms("twice"), limits=SumLimits(per_model=2, per_day=18), at_s=9),
+            *begins(terms("others"), pictures=OTHERS, limits=SumLimits(per_day=19), at_s=9),
+            *begins(terms("later"), limits=SumLimits(per_day=18), at_s=DAY_S + 8),
         ],
         "sums of another population are not this one's": [
             *opens(terms("t"), population="elsewhere"),
@@ -226,6 +236,7 @@ def _told(steps: Sequence[Step], home: Path, tasks: _Table, rounds: _Table) -> l
         log = Attempts.open(home / "attempts.db", key_store, PopulationId(step.population), clock)
         task = task_of(step.terms.noise, step.caps, step.method)
         ends = _ends(log.under(promised(task, step.max_epsilon or None, step.limits), step.pictures), step)
+        used_up = step.limits.used_up(log.sums(), partial(frozenset, (step.pictures,)), int(clock.unix_s))
         told.append(
             {
                 "do": step.do,
@@ -239,6 +250,7 @@ def _told(steps: Sequence[Step], home: Path, tasks: _Table, rounds: _Table) -> l
                 "max_epsilon": step.max_epsilon,
                 "ends": ends,
                 "sums_today": sums_today(log.sums(), int(clock.unix_s)),
+                "used_up": {"models": " ".join(used_up.models), "day": used_up.day},
             }
         )
         log.close()

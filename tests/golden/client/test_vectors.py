@@ -298,9 +298,11 @@ def test_sums_are_refused_for_every_reason_and_cost_as_written() -> None:
     file, now = load("sums.json"), json.loads(text_of("sums.json"))
     steps = [step for story in file["stories"] for step in story["steps"]]
     again = [step for story in now["stories"] for step in story["steps"]]
-    for name in ("do", "ends", "sums_today", "terms"):
+    for name in ("do", "ends", "sums_today", "used_up", "terms"):
         assert [step[name] for step in steps] == [step[name] for step in again], name
     assert {step["ends"] for step in steps} == {"ok", "replay", *WHY.values()}
+    assert {len(step["used_up"]["models"].split()) for step in steps} >= {0, 1, 2, 16}
+    assert {step["used_up"]["day"] for step in steps} == {False, True}
     assert file["terms"] == now["terms"]
     for case, mine in zip(file["epsilons"], now["epsilons"], strict=True):
         assert case["sums"] == mine["sums"]

@@ -90,9 +90,14 @@ final class OwnSum {
         if (isNoised || !Arrays.equals(modelSha256, coming.modelSha256) || isTriedAgainBy(coming)) {
             return false;
         }
-        return Arrays.equals(pictures, coming.pictures)
+        return mayHold(coming.pictures);
+    }
+
+    /** Returns whether these pictures are, or may be, what went into it. */
+    boolean mayHold(byte[] others) {
+        return Arrays.equals(pictures, others)
                 || Arrays.equals(pictures, ANY_PICTURES)
-                || Arrays.equals(coming.pictures, ANY_PICTURES);
+                || Arrays.equals(others, ANY_PICTURES);
     }
 
     /** Returns the terms' canonical bytes, a note of fixed size, and the population. */

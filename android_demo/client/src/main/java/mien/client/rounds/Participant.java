@@ -154,11 +154,25 @@ public final class Participant {
         attempts.letGo(); // of what is not pending any more
         // 3. Is there work?
         List<Gallery.Person> people = whoTrains();
-        CheckInReply reply = client.checkIn(agreement.minCohort, Methods.forPeople(people.size(), agreement));
+        UsedUp usedUp = usedUp(people);
+        List<String> methods = Methods.forPeople(people.size(), agreement);
+        CheckInReply reply = client.checkIn(agreement.minCohort, methods, usedUp.models, usedUp.day);
         if (!reply.hasAssignment()) {
             return Outcome.noWork(reply.getWait().getRetryAfterS(), Texts.cut(reply.getWait().getReason()));
         }
         return takePart(reply.getAssignment(), people);
+    }
+
+    private UsedUp usedUp(List<Gallery.Person> people) {
+        try {
+            List<OwnSum> sums = attempts.sums(client.identity.population);
+            return UsedUp.of(sums, () -> pictures(people), agreement, clock.unixMs() / 1000);
+        } catch (MienException error) {
+            if (error.code().isGone()) {
+                return UsedUp.unsaid(); // what is damaged keeps this device out of the round that asks for it
+            }
+            throw error;
+        }
     }
 
     private List<Gallery.Person> whoTrains() {

@@ -268,15 +268,19 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
 
     /**
      * Returns what to do now: an assignment or a pause. The server may take its time; where it says that another replica
-     * runs this device's tasks, the calls after this one go there.
+     * runs this device's tasks, the calls after this one go there. {@code usedUpModels} and {@code usedUpDay} say which sums
+     * without phones' own noise the owner's limits leave no room for: over these models to train, or any today.
      */
-    public CheckInReply checkIn(int minCohort, List<String> methods) {
+    public CheckInReply checkIn(
+            int minCohort, List<String> methods, List<String> usedUpModels, boolean usedUpDay) {
         CheckInRequest request =
                 CheckInRequest.newBuilder()
                         .setPopulation(identity.population)
                         .setSoftware(Handshake.SOFTWARE)
                         .setMinCohort(minCohort)
                         .addAllMethods(methods)
+                        .addAllUsedUpModels(usedUpModels)
+                        .setUsedUpDay(usedUpDay)
                         .build();
         CheckInReply reply = call(() -> rounds.withDeadlineAfter(CHECK_IN_S, TimeUnit.SECONDS).checkIn(request));
         goTo(reply.getOwnerAddress());

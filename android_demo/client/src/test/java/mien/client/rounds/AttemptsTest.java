@@ -136,6 +136,15 @@ public class AttemptsTest {
                         what,
                         step.at("sums_today").number(),
                         new Attempts(vault(home)).numSumsToday(population, nowUnixS));
+                UsedUp usedUp =
+                        UsedUp.of(
+                                new Attempts(vault(home)).sums(population),
+                                () -> step.at("pictures").bytes(),
+                                agreed(step.at("per_model").word(), step.at("per_day").word()),
+                                nowUnixS);
+                Vectors wanted = step.at("used_up");
+                assertEquals(what, wanted.at("models").text(), String.join(" ", usedUp.models));
+                assertEquals(what, wanted.at("day").flag(), usedUp.day);
             }
         }
         assertTrue(stories.size() > 10);
