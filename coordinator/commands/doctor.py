@@ -222,7 +222,22 @@ class CoordinatorChecks(FolderChecks[CoordinatorHome]):
         answer = await asyncio.to_thread(who_answers, config.public_address, ca_pem, named=host)
         if answer is not Answer.SERVER:
             raise UnreachableError(f"public_address: {answer.advice('coordinator', config.public_address)}")
+        await self._check_is_itself(config.public_address, host)
         return f"{told}; phones are told of {config.public_address}, whose certificate is for {host}"
+
+    async def _check_is_itself(self, public_address: str, host: str) -> None:
+        """Raise ConfigError where another replica answers at the address that phones are told of."""
+        if self._running is None or not self._running.instance:  # who runs here did not say who it is
+            return
+        async with connect(public_address, self._home.operator_credentials(), named=host) as there:
+            found = await there.examine()
+        if found.instance and found.instance != self._running.instance:
+            other = found.settings.get("replica_address") or "one without a replica_address"
+            raise ConfigError(
+                f"public_address: at {public_address} answers another replica ({other}), which would pass on the calls "
+                "of every phone that is told to go there; name a port that leads to this replica alone, or leave "
+                "public_address empty"
+            )
 
     async def dashboard(self) -> str:
         there = DashboardHome(self._home.folder / "dashboard")

@@ -10,6 +10,7 @@ import typer
 
 from coordinator.commands.common import Home, Json, ask, fields, home_flag
 from coordinator.commands.tables import Column, listing
+from coordinator.commands.tasks import said_of_population
 from mien.errors import NotFoundError
 from mien.format import moment, several
 from mien.protocol.ids import ModelId
@@ -68,7 +69,7 @@ def evaluate(
     from mien.rounds.rollouts import evaluation_task, threshold_for
     from mien.specs import CohortSpec
 
-    async def question(coordinator: Coordinator) -> operator_pb2.TaskStatus:
+    async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str]:
         chosen = [await _chosen(coordinator, each) for each in (model, against) if each]
         known = [(ModelId(each.model_id), each.spec_json) for each in chosen]
         points = [(model_id, threshold_for(spec_json, model_id, fmr).value) for model_id, spec_json in known]
@@ -81,18 +82,23 @@ def evaluate(
             threshold=points[0][1],
             reference=points[1] if len(points) > 1 else None,
         )
-        return await coordinator.submit(task, secret_hex(16))
+        nobody = await said_of_population(coordinator, population, home)
+        return await coordinator.submit(task, secret_hex(16)), nobody
 
-    status = ask(home, question)
-    shell.emit(
-        fields(status, "task_id", "name", "model_id", "state"),
-        as_json=as_json,
-        human=lambda: say(
+    status, nobody = ask(home, question)
+
+    def human() -> None:
+        if nobody:
+            say(nobody)
+        say(
             f"Task {status.task_id} asks phones. Follow it: "
             f"mien-coordinator task watch {status.name}{home_flag(home)}; then "
             f" mien-coordinator fleet show {status.model_id[:12]}{home_flag(home)}"
-        ),
-    )
+        )
+
+    warning = {"warning": nobody} if nobody else {}
+    result = {**fields(status, "task_id", "name", "model_id", "state"), **warning}
+    shell.emit(result, as_json=as_json, human=human)
 
 
 async def _chosen(coordinator: Coordinator, wanted: str) -> models_pb2.ModelManifest:

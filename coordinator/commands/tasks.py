@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -34,6 +34,7 @@ from mien.errors import (
     NotFoundError,
     UnavailableError,
     UnreachableError,
+    VersionError,
 )
 from mien.format import gathered, several
 from mien.records import from_mapping
@@ -99,7 +100,7 @@ def submit(
 
     async def question(coordinator: Coordinator) -> tuple[operator_pb2.TaskStatus, str, str]:
         earlier = "" if token else said_of_earlier(await coordinator.tasks(), task, home)
-        nobody = await said_of_population(coordinator.seen_devices(), task.population, home)
+        nobody = await said_of_population(coordinator, task.population, home)
         return await coordinator.submit(task, token or secret_hex(16)), earlier, nobody  # last: what fails took nothing
 
     status, earlier, nobody = ask(home, question)
@@ -142,28 +143,27 @@ def said_of_earlier(tasks: Sequence[operator_pb2.TaskStatus], task: TaskSpec, ho
     return f"An earlier task of this name is {other.state} ({other.task_id}); this is one more."
 
 
-async def said_of_population(devices: AsyncIterator[operator_pb2.SeenDevice], population: str, home: Path) -> str:
+async def said_of_population(
+    coordinator: Coordinator, population: str, home: Path, waits: str = "The task", end: str = "task cancel"
+) -> str:
     """Return a warning where devices have called and none of a population; empty where one has, or nobody yet.
 
-    Empty too where the coordinator stops answering: this look alone keeps nobody from submitting.
+    `waits` is what waits for such phones then, and the command `end` ends it. Empty too where the coordinator stops
+    answering, or is an older one: this look alone keeps nobody from submitting.
     """
-    others = set[str]()
     try:
-        async for device in devices:
-            if device.population == population:
-                return ""
-            others.add(device.population)
-    except UnavailableError:
+        others = await coordinator.count_seen_devices()
+    except (UnavailableError, VersionError):
         return ""
-    if not others:
+    if population in others or not others:
         return ""
     flag = home_flag(home)
     near = difflib.get_close_matches(population, others, n=1)
     hint = f"did you mean {near[0]!r}?" if near else f"those that called are of {', '.join(sorted(others)[:5])}."
     return (
-        f"Warning: no phone of population {population!r} has called yet; {hint} The task waits for such phones: "
+        f"Warning: no phone of population {population!r} has called yet; {hint} {waits} waits for such phones: "
         f"mien-coordinator device invite --population {population}{flag}{operator_flag(home)} makes invites, "
-        "mien-coordinator task cancel ends it."
+        f"mien-coordinator {end} ends it."
     )
 
 
@@ -356,17 +356,17 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
     gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
     numbers = fields(task, *names, "num_cannot_train", "num_want_larger_sums", "num_used_up", *gathering)
-    return {**numbers, "population": _population(task)}
+    return {**numbers, "population": population_of(task)}
 
 
-def _population(task: operator_pb2.TaskStatus) -> str:
+def population_of(task: operator_pb2.TaskStatus) -> str:
     """Return whose phones a task is for; empty of a coordinator that does not tell the task."""
     return str(json.loads(task.task_json).get("population", "")) if task.task_json else ""
 
 
 def _named(task: operator_pb2.TaskStatus) -> tuple[str, ...]:
     """Return a task's name, and whose phones it is for as far as the coordinator tells it."""
-    population = _population(task)
+    population = population_of(task)
     return (task.name, f"for {population}") if population else (task.name,)
 
 

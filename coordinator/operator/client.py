@@ -42,11 +42,12 @@ _T = TypeVar("_T")
 class Examined:
     """A running coordinator as it sees itself: its settings by name, and its needs, each with what is wrong or empty.
 
-    Passwords in the settings' URLs are masked.
+    Passwords in the settings' URLs are masked. `instance` is another one for every process, empty of an older program.
     """
 
     settings: Mapping[str, Any] = field(repr=False)
     checks: Mapping[str, str]
+    instance: str = ""
 
     @property
     def problems(self) -> str:
@@ -80,7 +81,8 @@ class Coordinator:
     async def examine(self) -> Examined:
         """Return what the coordinator that answers knows of itself; raises VersionError where it is an older one."""
         reply = await self._ask(self._operator.Examine, operator_pb2.ExamineRequest())
-        return Examined(parse_json(reply.settings_json, what="the coordinator's settings"), dict(reply.checks))
+        settings = parse_json(reply.settings_json, what="the coordinator's settings")
+        return Examined(settings, dict(reply.checks), reply.instance)
 
     async def submit(self, task: TaskSpec, token: str) -> operator_pb2.TaskStatus:
         """Return the new task's status; the same token again returns the same task."""
@@ -165,6 +167,11 @@ class Coordinator:
             for device in reply.devices:
                 yield device
             after = reply.devices[-1].device_id
+
+    async def count_seen_devices(self) -> dict[str, int]:
+        """Return how many devices of each population have called; raises VersionError where it is an older one."""
+        reply = await self._ask(self._operator.CountSeenDevices, operator_pb2.CountSeenDevicesRequest())
+        return dict(reply.num_devices)
 
     async def roll_outs(self) -> list[operator_pb2.RollOutStatus]:
         """Return all staged roll-outs, oldest first."""

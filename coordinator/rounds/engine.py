@@ -424,6 +424,7 @@ class Engine:
         self._held.add(held)
         if caller.labelled:
             self._held_labelled.add(held)
+        self._count_again(caller.population)
         try:
             while True:
                 self._check_here(caller.population)
@@ -447,6 +448,7 @@ class Engine:
         finally:
             self._held.discard(held)
             self._held_labelled.discard(held)
+            self._count_again(caller.population)
 
     def _check_here(self, population: PopulationId) -> None:
         """Raise DrainingError or UnreachableError unless this process goes on with a population's tasks."""
@@ -580,8 +582,45 @@ class Engine:
         """Return a task's news, with what this process has heard of devices that wait for it."""
         task = self._tasks.get(record.task_id)
         cohorts = () if task is None or record.state.is_over else task.cohorts
-        gathering = next((found for found in map(_gathering, cohorts) if found is not None), None)
+        gathering = next((found for found in map(self._gathering, cohorts) if found is not None), None)
         return TaskNews(record, of_round, *self.num_not_for(record.task_id), gathering=gathering)
+
+    def _gathering(self, cohort: Cohort) -> Gathering | None:
+        """Return how far a cohort is with gathering devices; None while it looks for none.
+
+        Where other tasks look for devices too, those that wait for one of these and could be this one's count here as
+        well, as far as it asks so many: it may have the first device that it lacks of them all.
+        """
+        attempt, spec = cohort.under_way, cohort.side.plan.task.cohort
+        if not (cohort.wants_devices if attempt is None else cohort.is_gathering):
+            return None
+        there, since_ms, lacks = 0, 0, spec.min_labelled
+        if attempt is not None:
+            there, since_ms = len(attempt.state.candidates), attempt.record.started_ms
+            lacks = lacking(attempt.rules, attempt.state, self._clock.now())
+        if len(self._gathering_tasks(cohort.task.record.population)) > 1:
+            there = max(there, self._num_there(cohort, spec.num_selected))
+            lacks = lacks and max(spec.min_labelled - self._num_there(cohort, spec.min_labelled, labelled=True), 0)
+        return Gathering(there, spec.num_selected, since_ms, lacks)
+
+    def _said_of_gathering(self, cohort: Cohort) -> str:
+        """Return in words which task gathers devices, and how far it is with that."""
+        told = f"a round of {cohort.task.record.name} is gathering devices"
+        if (found := self._gathering(cohort)) is None:
+            return told
+        now_ms = self._clock.now_ms()
+        return f"{told}: {gathered(found.there, found.wanted, found.since_ms, now_ms, found.lacks_labelled)}"
+
+    def _gathering_tasks(self, population: PopulationId) -> list[Task]:
+        """Return the tasks of a population that look for devices."""
+        tasks = [task for task in self._tasks.values() if task.record.population == population]
+        return [task for task in tasks if any(cohort.wants_devices for cohort in task.cohorts)]
+
+    def _count_again(self, population: PopulationId) -> None:
+        """Have who watches tasks look again how many devices there are for each of several that gather."""
+        if len(tasks := self._gathering_tasks(population)) > 1:
+            for task in tasks:
+                task.on_change(False)
 
     def _of_population(self, population: PopulationId) -> list[Cohort]:
         """Return the cohorts of a population's tasks, the oldest task's first."""
@@ -601,9 +640,9 @@ class Engine:
         if offered is not None and offered.is_gathering:
             if offered.has_no_place_for(caller.device_id):
                 pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
-                said = _said_of_gathering(offered, self._clock.now_ms())
+                said = self._said_of_gathering(offered)
                 return Wait(pause_s, f"{said}; enough phones wait for that, and this one is asked later")
-            return Wait(gathering_pause_s(self._pace), _said_of_gathering(offered, self._clock.now_ms()))
+            return Wait(gathering_pause_s(self._pace), self._said_of_gathering(offered))
         pause_s = await self._pacer.pause_s(caller.population, self._wanted_per_s(caller.population))
         wanting = [cohort for cohort in self._of_population(caller.population) if cohort.wants_devices]
         asking = [cohort for cohort in wanting if cohort.side.role is caller.role]
@@ -810,26 +849,6 @@ class Engine:
             cohorts = [_task_now(cohort) for cohort in task.cohorts]
             found += [now for now in cohorts if now.stage != _IDLE] or cohorts[:1]
         return found
-
-
-def _gathering(cohort: Cohort) -> Gathering | None:
-    """Return how far a cohort is with gathering devices; None while it looks for none."""
-    attempt, spec = cohort.under_way, cohort.side.plan.task.cohort
-    if attempt is None:
-        return Gathering(0, spec.num_selected, 0, spec.min_labelled) if cohort.wants_devices else None
-    if not cohort.is_gathering:
-        return None
-    there = attempt.state.candidates
-    lacks = lacking(attempt.rules, attempt.state, cohort.task.clock.now())
-    return Gathering(len(there), spec.num_selected, attempt.record.started_ms, lacks)
-
-
-def _said_of_gathering(cohort: Cohort, now_ms: int) -> str:
-    """Return in words which task gathers devices, and how far it is with that."""
-    told = f"a round of {cohort.task.record.name} is gathering devices"
-    if (found := _gathering(cohort)) is None:
-        return told
-    return f"{told}: {gathered(found.there, found.wanted, found.since_ms, now_ms, found.lacks_labelled)}"
 
 
 async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:

@@ -37,6 +37,7 @@ from mien.rounds.releases import ModelState, Standing, check_comparable
 from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, continued, spec_from_json, threshold_for
 from mien.rounds.thresholds import PHONES_MAX_FMR, decides, with_own, with_rates
 from mien.shell.clock import Clock
+from mien.shell.keys import secret_hex
 from mien.specs import GroupRate, ModelSpec, Threshold
 
 _MAX_TOKEN: Final = 80
@@ -64,7 +65,7 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
 
         `settings` are those in force as they may be shown, `readiness` returns what is wrong with each thing needed.
         """
-        self._release_key = release_key
+        self._release_key, self._instance = release_key, secret_hex(16)
         self._settings, self._readiness = settings, readiness
         self._store, self._thread, self._models = stores.store, stores.thread, stores.models
         self._engine, self._clock = engine, clock
@@ -77,17 +78,23 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
     async def Examine(self, request: operator_pb2.ExamineRequest, context: Any) -> operator_pb2.ExamineReply:
         """Return the settings in force, and what keeps this coordinator from taking devices."""
         settings_json = to_canonical_json(self._settings)
-        return operator_pb2.ExamineReply(settings_json=settings_json, checks=await self._readiness())
+        checks = await self._readiness()
+        return operator_pb2.ExamineReply(settings_json=settings_json, checks=checks, instance=self._instance)
 
     # Tasks
 
     async def SubmitTask(self, request: operator_pb2.SubmitTaskRequest, context: Any) -> operator_pb2.TaskStatus:
-        """Return the new task's status; the same token again returns the same task."""
+        """Return the new task's status; the same token again returns the same task.
+
+        What was accepted stays so, whatever rules, its model and the ledger have come to since.
+        """
         if not 1 <= len(request.idempotency_token) <= _MAX_TOKEN:
             raise ConfigError(f"idempotency_token must have 1 to {_MAX_TOKEN} characters")
-        task = task_from_json(request.task_json)
-        check_hidden(task)
-        kept = await self._engine.submit(task, token=request.idempotency_token, actor=caller().id)
+        kept = await self._thread.run(self._store.task_of_token, request.idempotency_token)
+        if kept is None:
+            task = task_from_json(request.task_json)
+            check_hidden(task)
+            kept = await self._engine.submit(task, token=request.idempotency_token, actor=caller().id)
         return self._status(kept)
 
     async def ListTasks(self, request: operator_pb2.ListTasksRequest, context: Any) -> operator_pb2.ListTasksReply:
@@ -131,6 +138,12 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
             partial(self._store.devices, after=check_id(request.after_device_id), limit=limit)
         )
         return operator_pb2.ListSeenDevicesReply(devices=[seen_device(device) for device in found])
+
+    async def CountSeenDevices(
+        self, request: operator_pb2.CountSeenDevicesRequest, context: Any
+    ) -> operator_pb2.CountSeenDevicesReply:
+        """Return how many devices of each population have ever called."""
+        return operator_pb2.CountSeenDevicesReply(num_devices=await self._thread.run(self._store.devices_since, 0))
 
     # Models
 

@@ -167,6 +167,10 @@ class Store(RollOutStore):
         """Return a task; raises NotFoundError."""
         return _found(self._first(TASK_ROWS, TASKS.c.task_id == task_id), "task", task_id)
 
+    def task_of_token(self, token: str) -> TaskRecord | None:
+        """Return the task that was submitted with an idempotency token; None where none was."""
+        return self._first(TASK_ROWS, TASKS.c.idempotency_token == token)
+
     def tasks(self) -> list[TaskRecord]:
         """Return all tasks, oldest first."""
         return self._find(TASK_ROWS, order=(TASKS.c.created_ms, TASKS.c.task_id))

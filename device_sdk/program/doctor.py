@@ -93,9 +93,11 @@ def _membership(device: Device) -> str:
 def _coordinator(device: Device) -> str:
     if not device.is_in_fleet:
         return "none: in no fleet"
+    told = device.gallery.owner_address  # where its tasks were run last; left for good where that does not answer
     with device.connect() as client:
-        hello = client.hello()
-    return f"{hello.software} at {device.identity.coordinator_address}; clocks differ by {abs(hello.skew_s):.1f} s"
+        hello, found = client.hello(), client.address
+    left = f" ({told}, which it named for this phone, does not answer as it)" if told and told != found else ""
+    return f"{hello.software} at {found}{left}; clocks differ by {abs(hello.skew_s):.1f} s"
 
 
 def _model(device: Device) -> str:

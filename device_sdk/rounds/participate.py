@@ -75,6 +75,7 @@ from mien.methods.base import (
     shared_words,
     why_idle,
 )
+from mien.protocol.admission import admitted_unix_s
 from mien.protocol.ids import DeviceId, ModelId
 from mien.protocol.replies import check_reply, longest_reply
 from mien.protocol.revocations import RevocationList
@@ -364,12 +365,16 @@ class Participant:
         return None
 
     def _used_up(self, pool: Pool, methods: Sequence[str]) -> UsedUp:
-        """Return what the owner's limits leave no room for, of rounds of these methods."""
+        """Return what the owner's limits leave no room for, of rounds of these methods.
+
+        Sums of a device that was in this home before, until its key was lost, are left out: they would tell who it was.
+        """
         training = [METHODS[name] for name in methods if METHODS[name].trains]
         limits = SumLimits(self.agreement.max_sums_per_model, self.agreement.max_sums_per_day)
         try:
-            now_s, sums = int(self.clock.now()), self.attempts.sums()
-            return limits.used_up(sums, lambda: pool.pictures(self.gallery, training), now_s)
+            joined_unix_s = admitted_unix_s(self.client.identity.certificate)
+            sums = [sum_ for sum_ in self.attempts.sums() if sum_.unix_s >= joined_unix_s]
+            return limits.used_up(sums, lambda: pool.pictures(self.gallery, training), int(self.clock.now()))
         except (ConfigError, CorruptDataError):
             # Somebody withdrew just now, or the log is damaged: that counts where a round asks for one more sum.
             return UsedUp()

@@ -28,6 +28,7 @@ import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -365,14 +366,20 @@ def _with_room(
     """Return the candidates to keep, and the devices of a check-in for which there is room.
 
     A cohort that is chosen as soon as enough devices are there has room for all. One that waits for labelled ones
-    could wait while a whole population comes: it remembers so many times the others that it asks, and no silent ones.
+    could wait while a whole population comes: it remembers so many times the others that it asks, and no silent ones,
+    whoever came first: those that a keyed hash puts first, which nobody who connects fast or often is helped by.
     """
     if not rules.min_labelled:
         return state.candidates, event.device_ids
     known = {device: state.candidates[device] for device in _fresh(rules, state, now)}
-    room = WAITING_TIMES * rules.num_selected - len(known.keys() - state.labelled)
-    new = event.device_ids - event.labelled - known.keys()
-    return known, event.device_ids - new | {*choose(new, max(room, 0), rules.seed)}
+    others = (known.keys() | event.device_ids) - (state.labelled - event.device_ids) - event.labelled
+    gone = {*sorted(others, key=partial(_in_line, rules.seed))[WAITING_TIMES * rules.num_selected :]}
+    return {device: seen for device, seen in known.items() if device not in gone}, event.device_ids - gone
+
+
+def _in_line(seed: int, device: DeviceId) -> bytes:
+    """Return a device's place among those that wait, another one in each attempt."""
+    return hashlib.sha256(f"mien/waiting/1\n{seed}\n{device}".encode()).digest()
 
 
 def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:

@@ -297,6 +297,12 @@ def test_doctor_looks_at_the_address_that_phones_are_told_of(cluster: Cluster) -
         one = found()
         assert not one.ok
         assert f"public_address: no coordinator answers at {nobody}" in one.detail
+        other = cluster.replicas[1]
+        restart_with(other.address)
+        one = found()
+        assert not one.ok
+        replica_address = other.home.resolve().config.replica_address
+        assert f"at {other.address} answers another replica ({replica_address})" in one.detail
     finally:
         restart_with(replica.address)
 

@@ -12,7 +12,7 @@ import pytest
 from coordinator.operator.client import Coordinator
 from mien.errors import CorruptDataError, LateError
 from mien.protocol.v1 import operator_pb2, rounds_pb2
-from mien.specs import CohortSpec, DeadlineSpec
+from mien.specs import CohortSpec, DeadlineSpec, MustInclude
 from simulation.testing import (
     LAYOUT,
     SPEC,
@@ -26,7 +26,7 @@ from simulation.testing import (
 )
 from tests.helpers import raised, run
 from tests.integration.test_monitoring import until_held
-from tests.integration.test_rounds import make, outcome
+from tests.integration.test_rounds import make, outcome, until_gathered
 
 LONG_S = 200.0
 """Far longer than any of these tests: whatever ends a stage sooner is not its hard deadline."""
@@ -84,6 +84,31 @@ def test_a_task_that_cannot_gather_holds_nobody(shared_fleet: FakeFleet) -> None
     alone, (report,) = run(story(), limit_s=LONG_S - 10)
     assert alone.wait.reason == "a round of many is gathering devices: 1 of 20"
     assert (report.stage, report.num_selected, report.num_reports) == (rounds_pb2.CLOSED, 3, 3)
+
+
+def test_phones_that_wait_for_a_task_that_cannot_begin_are_counted_for_the_other_that_they_wait_for(
+    shared_fleet: FakeFleet,
+) -> None:
+    """Nobody here is a source. The younger task lacks one phone of four, not four, and who watches it is told so."""
+    name, waits_for_a_source = "counts", CohortSpec(size=5, min_reports=5, must_include=MustInclude())
+    older = tiny_task("sources", name, method="fedfr_uda", cohort=waits_for_a_source)
+    younger = tiny_task("plain", name, cohort=CohortSpec(size=4, min_reports=4))
+
+    async def story() -> list[tuple[int, int, int]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(name, 4) as devices:
+            statuses = [await operator.submit(each, f"{name}-{each.name}") for each in (older, younger)]
+            held = [asyncio.create_task(device.assignment()) for device in devices[:3]]
+            await until_gathered(operator, statuses[1].task_id, there=3)
+            found = {each.name: each for each in await operator.tasks()}
+            held.append(asyncio.create_task(devices[3].assignment()))
+            given = await asyncio.gather(*held)
+            assert {assignment.round.task_id for assignment in given} == {statuses[1].task_id}
+            for each in statuses:
+                await operator.cancel(each.task_id)
+            tasks = [found[each.name] for each in (older, younger)]
+            return [(t.gathering_there, t.gathering_wanted, t.gathering_lacks_labelled) for t in tasks]
+
+    assert run(story()) == [(3, 5, 1), (3, 4, 0)]
 
 
 def test_of_two_tasks_that_can_gather_the_older_one_goes_first(shared_fleet: FakeFleet) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -250,6 +251,39 @@ def test_a_round_waits_for_its_labelled_source_and_then_runs_with_it(shared_flee
             assert [seen[device.id].labelled for device in devices] == [True, False, False, False, False]
 
     run(story())
+
+
+def test_a_task_that_was_accepted_is_accepted_again_under_its_token_whatever_is_asked_of_tasks_since(
+    shared_fleet: FakeFleet,
+) -> None:
+    """A rule that came after it, of how many a source leaves to hide among here, is one of new tasks."""
+    cohort = CohortSpec(size=4, min_reports=4, must_include=MustInclude())
+    task = masked_task("again", "again", method="fedfr_uda", cohort=cohort)
+    against = replace(task, cohort=replace(cohort, min_reports=3))
+
+    async def story() -> None:
+        async with shared_fleet.operator() as operator:
+            first = await operator.submit(task, "again")
+            assert (await operator.submit(against, "again")).task_id == first.task_id
+            assert isinstance(await raised(operator.submit(replace(against, name="new"), "new")), ConfigError)
+            await operator.cancel(first.task_id)
+            assert (await operator.submit(against, "again")).state == "cancelled"
+
+    run(story())
+
+
+def test_devices_that_called_are_counted_by_population(shared_fleet: FakeFleet) -> None:
+    async def story() -> tuple[dict[str, int], dict[str, int]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices("counted", 3) as devices:
+            before = await operator.count_seen_devices()
+            request = rounds_pb2.SetParticipationRequest(stays_out=True, software="light")
+            calls = [device.rounds.SetParticipation(request, timeout=STEP_LIMIT_S) for device in devices]
+            await asyncio.gather(*map(answer, calls))
+            return before, await operator.count_seen_devices()
+
+    before, after = run(story())
+    assert "counted" not in before
+    assert after == {**before, "counted": 3}
 
 
 async def sent_once(device: FakeDevice) -> Sent:

@@ -19,6 +19,7 @@ from coordinator.commands.models.folder import (
     write_graphs,
     write_model,
 )
+from coordinator.commands.tasks import population_of, said_of_population
 from coordinator.home.home import CoordinatorHome
 from mien.errors import ConfigError, NotFoundError
 from mien.protocol.ids import ModelId
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from coordinator.operator.client import Coordinator
+    from mien.evaluation.rollout_spec import RollOutSpec
     from mien.protocol.v1 import models_pb2
 
 
@@ -114,6 +116,9 @@ def release(
                 told.append(said_of_bundle(signed[0]))
                 told.append(await said_of_less(coordinator, [file.name for file in listed_by(signed[0]).files], folder))
                 await coordinator.add_graphs(folder, *signed)
+            if spec is not None:
+                population = await _population_of(coordinator, found.model_id, spec)
+                told.append(await said_of_population(coordinator, population, home, "The roll-out", "fleet stop"))
             released = await coordinator.release(
                 found.model_id, share=part, despite_gates=despite_gates, signed=signed, roll_out=spec
             )
@@ -125,6 +130,13 @@ def release(
     tell(released, as_json, "released" if part == 1 else f"released to {percent(part)} of the phones")
     for sentence in filter(None, [] if as_json else told):
         say(sentence)
+
+
+async def _population_of(coordinator: Coordinator, model_id: str, spec: RollOutSpec) -> str:
+    """Return whose phones a roll-out asks: those of the task that made the model, or whom it names itself."""
+    made_by = [status.task_id for model, status in await coordinator.standings() if model.model_id == model_id]
+    tasks = [task for task in await coordinator.tasks() if task.task_id in made_by]
+    return population_of(tasks[0]) if tasks else spec.population
 
 
 def sign_anew(home: Path, model_id: str, folder: Path, key: Ed25519PrivateKey, faces: tuple[Path, bool] | None) -> None:

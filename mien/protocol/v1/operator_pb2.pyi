@@ -14,7 +14,7 @@ class ExamineRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ExamineReply(_message.Message):
-    __slots__ = ("settings_json", "checks")
+    __slots__ = ("settings_json", "checks", "instance")
     class ChecksEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,9 +24,11 @@ class ExamineReply(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
     CHECKS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     settings_json: bytes
     checks: _containers.ScalarMap[str, str]
-    def __init__(self, settings_json: _Optional[bytes] = ..., checks: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    instance: str
+    def __init__(self, settings_json: _Optional[bytes] = ..., checks: _Optional[_Mapping[str, str]] = ..., instance: _Optional[str] = ...) -> None: ...
 
 class SubmitTaskRequest(_message.Message):
     __slots__ = ("task_json", "idempotency_token")
@@ -154,6 +156,23 @@ class ListSeenDevicesReply(_message.Message):
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     devices: _containers.RepeatedCompositeFieldContainer[SeenDevice]
     def __init__(self, devices: _Optional[_Iterable[_Union[SeenDevice, _Mapping]]] = ...) -> None: ...
+
+class CountSeenDevicesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CountSeenDevicesReply(_message.Message):
+    __slots__ = ("num_devices",)
+    class NumDevicesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NUM_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    num_devices: _containers.ScalarMap[str, int]
+    def __init__(self, num_devices: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class SeenDevice(_message.Message):
     __slots__ = ("device_id", "population", "software", "first_seen_unix_ms", "last_seen_unix_ms", "stays_out_since_unix_ms", "engines", "backbones", "objectives", "labelled")

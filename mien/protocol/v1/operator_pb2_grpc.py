@@ -87,6 +87,11 @@ class OperatorStub:
                 request_serializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.SerializeToString,
                 response_deserializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.FromString,
                 _registered_method=True)
+        self.CountSeenDevices = channel.unary_unary(
+                '/mien.v1.Operator/CountSeenDevices',
+                request_serializer=mien_dot_v1_dot_operator__pb2.CountSeenDevicesRequest.SerializeToString,
+                response_deserializer=mien_dot_v1_dot_operator__pb2.CountSeenDevicesReply.FromString,
+                _registered_method=True)
         self.ReleaseModel = channel.unary_unary(
                 '/mien.v1.Operator/ReleaseModel',
                 request_serializer=mien_dot_v1_dot_operator__pb2.ReleaseModelRequest.SerializeToString,
@@ -206,6 +211,13 @@ class OperatorServicer:
 
     def ListSeenDevices(self, request, context):
         """Devices that have called, as they said themselves; the registrar knows which belong to the fleet.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountSeenDevices(self, request, context):
+        """How many devices of each population have ever called.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -338,6 +350,11 @@ def add_OperatorServicer_to_server(servicer, server):
                     servicer.ListSeenDevices,
                     request_deserializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.FromString,
                     response_serializer=mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.SerializeToString,
+            ),
+            'CountSeenDevices': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountSeenDevices,
+                    request_deserializer=mien_dot_v1_dot_operator__pb2.CountSeenDevicesRequest.FromString,
+                    response_serializer=mien_dot_v1_dot_operator__pb2.CountSeenDevicesReply.SerializeToString,
             ),
             'ReleaseModel': grpc.unary_unary_rpc_method_handler(
                     servicer.ReleaseModel,
@@ -666,6 +683,33 @@ class Operator:
             '/mien.v1.Operator/ListSeenDevices',
             mien_dot_v1_dot_operator__pb2.ListSeenDevicesRequest.SerializeToString,
             mien_dot_v1_dot_operator__pb2.ListSeenDevicesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountSeenDevices(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/mien.v1.Operator/CountSeenDevices',
+            mien_dot_v1_dot_operator__pb2.CountSeenDevicesRequest.SerializeToString,
+            mien_dot_v1_dot_operator__pb2.CountSeenDevicesReply.FromString,
             options,
             channel_credentials,
             insecure,

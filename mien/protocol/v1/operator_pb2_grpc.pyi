@@ -48,6 +48,8 @@ class OperatorStub:
     ListModels: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]
     ListSeenDevices: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ListSeenDevicesRequest, _operator_pb2.ListSeenDevicesReply]
     """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
+    CountSeenDevices: _grpc.UnaryUnaryMultiCallable[_operator_pb2.CountSeenDevicesRequest, _operator_pb2.CountSeenDevicesReply]
+    """How many devices of each population have ever called."""
     ReleaseModel: _grpc.UnaryUnaryMultiCallable[_operator_pb2.ReleaseModelRequest, _models_pb2.ModelManifest]
     """Makes a model the one that devices verify with and new tasks start from."""
     ImportModel: _grpc.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]
@@ -87,6 +89,8 @@ class OperatorAsyncStub(OperatorStub):
     ListModels: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListModelsRequest, _operator_pb2.ListModelsReply]  # type: ignore[assignment]
     ListSeenDevices: _aio.UnaryUnaryMultiCallable[_operator_pb2.ListSeenDevicesRequest, _operator_pb2.ListSeenDevicesReply]  # type: ignore[assignment]
     """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
+    CountSeenDevices: _aio.UnaryUnaryMultiCallable[_operator_pb2.CountSeenDevicesRequest, _operator_pb2.CountSeenDevicesReply]  # type: ignore[assignment]
+    """How many devices of each population have ever called."""
     ReleaseModel: _aio.UnaryUnaryMultiCallable[_operator_pb2.ReleaseModelRequest, _models_pb2.ModelManifest]  # type: ignore[assignment]
     """Makes a model the one that devices verify with and new tasks start from."""
     ImportModel: _aio.StreamUnaryMultiCallable[_operator_pb2.ImportModelChunk, _models_pb2.ModelManifest]  # type: ignore[assignment]
@@ -183,6 +187,14 @@ class OperatorServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_operator_pb2.ListSeenDevicesReply, _abc.Awaitable[_operator_pb2.ListSeenDevicesReply]]:
         """Devices that have called, as they said themselves; the registrar knows which belong to the fleet."""
+
+    @_abc_1.abstractmethod
+    def CountSeenDevices(
+        self,
+        request: _operator_pb2.CountSeenDevicesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_operator_pb2.CountSeenDevicesReply, _abc.Awaitable[_operator_pb2.CountSeenDevicesReply]]:
+        """How many devices of each population have ever called."""
 
     @_abc_1.abstractmethod
     def ReleaseModel(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shlex
-from collections.abc import AsyncIterator
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,7 +28,7 @@ from coordinator.commands.tasks import (
     said_of_population,
     to_plain,
 )
-from mien.errors import AlreadyExistsError, ConfigError, UnreachableError
+from mien.errors import AlreadyExistsError, ConfigError, MienError, UnreachableError, VersionError
 from mien.protocol.canonical import task_to_json
 from mien.protocol.messages import REPORTED_STAGES
 from mien.protocol.rounds import Stage
@@ -326,6 +327,19 @@ def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) ->
         read_task(file)
 
 
+@dataclass
+class _Counts:
+    """A coordinator that says of which populations devices have called, or why it does not say."""
+
+    populations: tuple[str, ...]
+    error: MienError | None = None
+
+    async def count_seen_devices(self) -> dict[str, int]:
+        if self.error is not None:
+            raise self.error
+        return dict(Counter(self.populations))
+
+
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
@@ -338,25 +352,19 @@ def test_the_preset_of_phones_gives_way_to_what_the_file_says(tmp_path: Path) ->
 def test_a_population_of_which_no_phone_has_called_is_named(seen: tuple[str, ...], said: str) -> None:
     """A wrong name would be a task that waits without end and without a word."""
 
-    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
-        for population in seen:
-            yield operator_pb2.SeenDevice(population=population)
-
-    found = asyncio.run(said_of_population(devices(), "default", Path("fleet")))
+    found = asyncio.run(said_of_population(cast("Coordinator", _Counts(seen)), "default", Path("fleet")))
     assert said in found
     assert bool(said) == bool(found)
     assert not found or "device invite --population default --home fleet" in found
 
 
 def test_the_way_to_invites_names_the_operators_folder_that_a_quick_start_made(tmp_path: Path) -> None:
-    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
-        yield operator_pb2.SeenDevice(population="other")
-
+    devices = cast("Coordinator", _Counts(("other",)))
     home, operator = tmp_path / "coordinator", tmp_path / "operator"
-    assert "--operator" not in asyncio.run(said_of_population(devices(), "default", home))
+    assert "--operator" not in asyncio.run(said_of_population(devices, "default", home))
     operator.mkdir()
     (operator / "registrar.toml").write_text("")
-    told = asyncio.run(said_of_population(devices(), "default", home))
+    told = asyncio.run(said_of_population(devices, "default", home))
     assert f"device invite --population default --home {home} --operator {operator} makes invites" in told
 
 
@@ -373,11 +381,9 @@ def test_a_method_that_tells_no_labelled_devices_is_the_first_thing_said(tmp_pat
 
 
 def test_a_task_that_is_submitted_is_said_to_be_so_also_where_no_phones_can_be_asked_for() -> None:
-    async def devices() -> AsyncIterator[operator_pb2.SeenDevice]:
-        yield operator_pb2.SeenDevice(device_id="a", population="other")
-        raise UnreachableError("the coordinator does not answer")
-
-    assert asyncio.run(said_of_population(devices(), "default", Path("fleet"))) == ""
+    for error in (UnreachableError("the coordinator does not answer"), VersionError("it is an older one")):
+        found = said_of_population(cast("Coordinator", _Counts(("other",), error)), "default", Path("fleet"))
+        assert asyncio.run(found) == ""
 
 
 def test_a_task_that_goes_on_is_not_submitted_twice_in_silence() -> None:
@@ -403,8 +409,8 @@ class _Refuses:
     async def tasks(self) -> list[operator_pb2.TaskStatus]:
         return []
 
-    async def seen_devices(self) -> AsyncIterator[operator_pb2.SeenDevice]:
-        yield operator_pb2.SeenDevice(population="default")
+    async def count_seen_devices(self) -> dict[str, int]:
+        return {"default": 1}
 
     async def submit(self, *_: object) -> operator_pb2.TaskStatus:
         raise ConfigError("the released model has no part adapter.*")

@@ -6,6 +6,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -375,6 +376,20 @@ def test_a_phone_says_which_models_its_pictures_have_been_summed_over(bench: Ben
     model_id = sum_.config.model_sha256.hex()
     told = [([*each.used_up_models], each.used_up_day) for each in bench.script.check_ins]
     assert told == [([], False), ([model_id], False), ([], False), ([model_id], True)]
+
+
+def test_a_device_that_joins_in_anothers_place_says_nothing_of_the_others_sums(
+    bench: Bench, make: Make, fleet: Fleet
+) -> None:
+    """A home keeps its log when its key is lost, and the newcomer's list would say which device it was."""
+    make()
+    assert isinstance(bench.participant.step(), Counted)
+    client = bench.participant.client
+    client.identity = fleet.identity(client.address, issued=timedelta(minutes=1))
+    bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
+    bench.participant = replace(bench.participant, agreement=replace(AGREED, max_sums_per_day=1))
+    assert isinstance(bench.participant.step(), Wait)
+    assert ([*bench.script.check_ins[-1].used_up_models], bench.script.check_ins[-1].used_up_day) == ([], False)
 
 
 def test_what_may_be_tried_again_is_not_used_up(bench: Bench, make: Make) -> None:

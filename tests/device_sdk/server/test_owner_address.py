@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from device_sdk.device import Device
+from device_sdk.program.doctor import examine
 from device_sdk.server.client import LEFT_ALONE_S, ClientSettings, CoordinatorClient
 from device_sdk.server.identity import IdentityFiles
 from device_sdk.server.retry import RetryPolicy
@@ -176,17 +177,27 @@ def test_an_address_that_cannot_be_noted_costs_no_assignment_and_no_upload(fleet
     assert first.calls == ["check_in", "upload_status", "upload"]
 
 
-def test_a_device_remembers_it_from_one_connection_to_the_next(tmp_path: Path) -> None:
+def test_a_device_remembers_it_from_one_connection_to_the_next_and_doctor_says_where_it_is(tmp_path: Path) -> None:
     home = Home.open(tmp_path / "phone")
     files = IdentityFiles(home, open_key_store(home.folder, "file", warn=lambda _message: None))
     fleet = replace(Fleet.create(), key=files.key())
     first, owner = Script(), Script()
-    with scripted_coordinator(fleet, first) as joined_at, scripted_coordinator(fleet, owner) as address:
-        leads_to(first, address)
+
+    def doctor() -> str:
+        with Device.open(home.folder, options={"keystore": "file"}) as device:
+            return next(each.detail for each in examine(device, home.folder) if each.name == "coordinator")
+
+    with scripted_coordinator(fleet, first) as joined_at:
         files.save(fleet.identity(joined_at))
-        for _ in range(2):
-            with Device.open(home.folder, options={"keystore": "file"}) as device, device.connect() as client:
-                client.check_in(())
-                assert client.address == address
-    assert first.calls == ["hello", "check_in"]
-    assert owner.calls == ["hello", "hello", "check_in"]
+        assert f" at {joined_at};" in doctor()
+        with scripted_coordinator(fleet, owner) as address:
+            leads_to(first, address)
+            for _ in range(2):
+                with Device.open(home.folder, options={"keystore": "file"}) as device, device.connect() as client:
+                    client.check_in(())
+                    assert client.address == address
+            assert f" at {address};" in doctor()
+        assert f" at {joined_at} ({address}, which it named for this phone, does not answer as it);" in doctor()
+        assert f" at {joined_at};" in doctor(), "it was forgotten"
+    assert first.calls.count("check_in") == 1, "the second time it began at the other one"
+    assert owner.calls == ["hello", "hello", "check_in", "hello", "hello"]

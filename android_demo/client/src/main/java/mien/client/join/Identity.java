@@ -56,6 +56,11 @@ public final class Identity {
         this.further = further;
     }
 
+    /** Returns when the registrar admitted this device, in seconds since 1970; renewals change nothing of that. */
+    public long admittedUnixS() {
+        return Admission.unixS(certificate);
+    }
+
     /** Returns who this device is in a private sum. */
     public SumIdentity forSums() {
         return new SumIdentity(Bytes.unhex(deviceId), Certificates.der(certificate), message -> sign(key, message));

@@ -83,9 +83,14 @@ public final class Attempts {
         held = part;
     }
 
+    /** Returns whether keys are held of an attempt. */
+    synchronized boolean holds(RoundRef ref) {
+        return held != null && held.isOf(ref);
+    }
+
     /** Hands over the keys that are held of an attempt; null where there are none. */
     synchronized MaskedPart takeHeld(RoundRef ref) {
-        MaskedPart found = held != null && held.isOf(ref) ? held : null;
+        MaskedPart found = holds(ref) ? held : null;
         if (found != null) {
             held = null;
         }

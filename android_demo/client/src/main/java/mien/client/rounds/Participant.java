@@ -163,9 +163,15 @@ public final class Participant {
         return takePart(reply.getAssignment(), people);
     }
 
+    /** Sums of a device that was in this home before, until its key was lost, are left out: they would tell who it was. */
     private UsedUp usedUp(List<Gallery.Person> people) {
         try {
-            List<OwnSum> sums = attempts.sums(client.identity.population);
+            List<OwnSum> sums = new ArrayList<>();
+            for (OwnSum sum : attempts.sums(client.identity.population)) {
+                if (sum.unixS >= client.identity.admittedUnixS()) {
+                    sums.add(sum);
+                }
+            }
             return UsedUp.of(sums, () -> pictures(people), agreement, clock.unixMs() / 1000);
         } catch (MienException error) {
             if (error.code().isGone()) {
@@ -472,7 +478,7 @@ public final class Participant {
     private Outcome finish(Pending pending) {
         try {
             boolean counts = client.uploadAccepted(pending.ref);
-            MaskedPart held = attempts.takeHeld(pending.ref);
+            MaskedPart held = heldFor(pending, counts);
             if (held != null) {
                 return follow(pending, held, counts);
             }
@@ -515,8 +521,8 @@ public final class Participant {
             }
             return refuse(pending.ref, error);
         } catch (RuntimeException | OutOfMemoryError | StackOverflowError error) {
-            if (attempts.hasBegun(MaskedPart.attemptId(pending.ref))) {
-                tellLeftFor(pending.ref, error); // its keys are gone; before them the next call goes on
+            if (attempts.hasBegun(MaskedPart.attemptId(pending.ref)) && !attempts.holds(pending.ref)) {
+                tellLeftFor(pending.ref, error); // its keys are gone; before them, and while they wait, the next call goes on
             }
             throw error;
         }
@@ -533,8 +539,7 @@ public final class Participant {
      */
     private MienException withdrawn(Pending pending) {
         try {
-            agreement.check(new TaskSpec(pending.taskJson));
-            requireAgreed(pending.agreed);
+            requireStillAgreed(pending);
             return null;
         } catch (MienException error) {
             if (error.code().isOutOfReach()) {
@@ -542,6 +547,22 @@ public final class Participant {
             }
             return error;
         }
+    }
+
+    private void requireStillAgreed(Pending pending) {
+        agreement.check(new TaskSpec(pending.taskJson));
+        requireAgreed(pending.agreed);
+    }
+
+    /**
+     * Hands over the keys that wait for a round, null where none do. Throws why the owner does not agree any more, or why
+     * that cannot be said, unless the contribution counts already; the keys then wait on.
+     */
+    MaskedPart heldFor(Pending pending, boolean counts) {
+        if (!counts && attempts.holds(pending.ref)) {
+            requireStillAgreed(pending);
+        }
+        return attempts.takeHeld(pending.ref);
     }
 
     /** Returns what speaks for this device in a round that it trained for, and has said nothing yet. */

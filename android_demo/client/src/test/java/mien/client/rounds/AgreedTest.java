@@ -5,21 +5,27 @@ import static org.junit.Assert.assertEquals;
 import static org.junit.Assert.assertFalse;
 import static org.junit.Assert.assertNotNull;
 import static org.junit.Assert.assertNull;
+import static org.junit.Assert.assertSame;
 import static org.junit.Assert.assertTrue;
 
 import java.util.Arrays;
 import java.util.Collections;
+import java.util.EnumSet;
 import java.util.LinkedHashMap;
 import java.util.Map;
 import mien.client.ErrorCode;
 import mien.client.Raised;
+import mien.client.Vectors;
 import mien.client.people.Gallery;
 import mien.client.people.Numbers;
+import mien.client.secagg.Profile;
 import mien.client.store.AwayKeys;
 import mien.client.store.FileKeyProvider;
 import mien.client.store.Folder;
 import mien.client.store.Records;
 import mien.client.store.Vault;
+import mien.client.tasks.Agreement;
+import mien.client.wire.Bytes;
 import mien.client.wire.RoundRef;
 import org.junit.Before;
 import org.junit.Rule;
@@ -174,6 +180,37 @@ public class AgreedTest {
         assertNotNull(Pending.load(rounds));
         root.folder("keys").delete("rounds.key");
         assertNull("for good: it can never be sent", Pending.load(rounds));
+    }
+
+    @Test
+    public void keysOfASumWaitOnWhereTheOwnerDoesNotAgreeOrNobodyCanSay() throws Exception {
+        AwayKeys away = new AwayKeys(root.folder("keys"));
+        Gallery unread = new Gallery(new Vault(root.folder("gallery"), away, "gallery"), new Numbers(root));
+        byte[] task = Bytes.utf8(Vectors.load("golden/client/sums.json").at("tasks").at(0).text());
+        Agreement agreement =
+                new Agreement(4, EnumSet.of(Profile.MALICIOUS_SERVER), Collections.<String>emptySet(), 1, 24);
+        Map<Integer, Long> agreed = Collections.singletonMap(2, gallery.person(2).mark);
+        RoundRef ref = new RoundRef("task", 1, 1);
+        Pending pending =
+                new Pending(
+                        ref, task, "model", agreed, new byte[] {2}, new LinkedHashMap<>(), new byte[32], new byte[32]);
+        Attempts attempts = new Attempts(rounds);
+        Participant participant =
+                new Participant(null, unread, rounds, attempts, null, null, agreement, null, null, null, null, null);
+        MaskedPart part =
+                new MaskedPart(null, null, null, null, null, null, null, ref, "model", null, null, new byte[] {2});
+        attempts.hold(part);
+        away.away = true;
+        Raised.by(ErrorCode.KEY_STORE, "who agrees", () -> participant.heldFor(pending, false));
+        assertTrue(attempts.holds(ref));
+        away.away = false;
+        assertSame(part, participant.heldFor(pending, false));
+        assertNull("they are handed over once", participant.heldFor(pending, false));
+        attempts.hold(part);
+        unread.setConsent(2, false, 2000);
+        Raised.by(ErrorCode.CONFIG, "withdrawn", () -> participant.heldFor(pending, false));
+        assertTrue(attempts.holds(ref));
+        assertSame("what counts is in the sum", part, participant.heldFor(pending, true));
     }
 
     @Test
