@@ -143,7 +143,8 @@ class OperatorService(operator_pb2_grpc.OperatorServicer):
         self, request: operator_pb2.CountSeenDevicesRequest, context: Any
     ) -> operator_pb2.CountSeenDevicesReply:
         """Return how many devices of each population have ever called."""
-        return operator_pb2.CountSeenDevicesReply(num_devices=await self._thread.run(self._store.devices_since, 0))
+        counts = await self._thread.run(self._store.devices_since, 0)
+        return operator_pb2.CountSeenDevicesReply(num_devices={str(name): number for name, number in counts.items()})
 
     # Models
 

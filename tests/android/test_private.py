@@ -120,3 +120,22 @@ def test_a_round_under_differential_privacy(story: Story, phones: list[JvmDevice
     noise = dp.noise_multiplier * privacy.l2_clip * np.sqrt(len(moved)) / 3
     assert len(moved) > 40
     assert noise / 4 < np.linalg.norm(moved) < 4 * noise + privacy.l2_clip
+
+
+def test_phones_say_that_their_pictures_are_used_up_and_are_not_chosen(story: Story, phones: list[JvmDevice]) -> None:
+    """A second task over the model goes on without them, which a program of before would have left at once."""
+    round_of(story, phones, private_task("first"))
+    task_id = story.fleet.submit(private_task("second"))
+    full = phones[1:]
+    for phone in full:
+        most = phone.do("status")["num_private_sums"]
+        told = phone.do("participate", min_cohort=3, max_sums_per_model=most, unmet=[])
+        assert (told["kind"], "in as many sums as its owner lets them" in told["reason"]) == ("WAIT", True), told
+
+    async def stop() -> int:
+        async with story.fleet.coordinator.operator() as operator:
+            (task,) = [each for each in await operator.tasks() if each.task_id == task_id]
+            await operator.cancel(task_id)
+            return task.num_used_up
+
+    assert story.fleet.loop.run(stop()) == len(full)

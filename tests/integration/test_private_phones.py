@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -103,3 +104,25 @@ def test_a_phone_killed_after_its_upload_is_in_the_sum_and_finds_out(fleet: Real
     with fleet.open("sent") as device:
         assert device.gallery.private_state(device.people()[0].id, task_id)
         assert len(device.attempts.participations()) == 1
+
+
+def test_phones_whose_pictures_are_used_up_take_no_place_in_another_task_over_the_model(fleet: RealFleet) -> None:
+    """They are there before the others, and its cohort is filled in the first try by the others alone."""
+    population = "used-up"
+    first = fleet.submit(private_task(population))
+    assert all(isinstance(each.join()[-1], Counted) for each in companions(fleet, population, range(3)))
+    assert [report.num_reports for report in fleet.outcome(first)] == [3]
+    second = fleet.submit(private_task("again", population=population))
+
+    def looks_for_work(number: int) -> list[str]:
+        told: list[str] = []
+        with fleet.open(f"{population}{number}", tell=lambda event: told.append(str(event))) as device:
+            assert list(device.participate(idle_s=0.1)) == []
+        return told
+
+    with ThreadPoolExecutor(3) as pool:
+        told = list(pool.map(looks_for_work, range(3)))
+    assert all(any("in as many sums as its owner lets them" in text for text in each) for each in told)
+    assert all(isinstance(each.join()[-1], Counted) for each in companions(fleet, population, range(3, 6)))
+    (report,) = fleet.outcome(second)
+    assert (report.num_selected, report.num_reports, report.round.attempt) == (3, 3, 1)
