@@ -66,6 +66,8 @@ _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, 
 """Stages of a sum: short, and every device of the cohort is awake for them."""
 
 _IDLE: Final = "idle"
+_RECOUNT_S: Final = 0.5
+"""For so long a count of devices that could be a task's is good."""
 
 
 @dataclass(frozen=True)
@@ -243,6 +245,8 @@ class Engine:
         self._is_stopping = False
         self._held: set[_Held] = set()
         self._held_labelled: set[_Held] = set()
+        self._counted = dict[Cohort, tuple[int, int]]()
+        self._recount: asyncio.TimerHandle | None = None
 
     @property
     def waiting_check_ins(self) -> int:
@@ -424,7 +428,7 @@ class Engine:
         self._held.add(held)
         if caller.labelled:
             self._held_labelled.add(held)
-        self._count_again(caller.population)
+        self._count_again()
         try:
             while True:
                 self._check_here(caller.population)
@@ -448,7 +452,7 @@ class Engine:
         finally:
             self._held.discard(held)
             self._held_labelled.discard(held)
-            self._count_again(caller.population)
+            self._count_again()
 
     def _check_here(self, population: PopulationId) -> None:
         """Raise DrainingError or UnreachableError unless this process goes on with a population's tasks."""
@@ -599,8 +603,11 @@ class Engine:
             there, since_ms = len(attempt.state.candidates), attempt.record.started_ms
             lacks = lacking(attempt.rules, attempt.state, self._clock.now())
         if len(self._gathering_tasks(cohort.task.record.population)) > 1:
-            there = max(there, self._num_there(cohort, spec.num_selected))
-            lacks = lacks and max(spec.min_labelled - self._num_there(cohort, spec.min_labelled, labelled=True), 0)
+            if cohort not in self._counted:
+                labelled = self._num_there(cohort, spec.min_labelled, labelled=True)
+                self._counted[cohort] = self._num_there(cohort, spec.num_selected), labelled
+            could_be, labelled = self._counted[cohort]
+            there, lacks = max(there, could_be), min(lacks, max(spec.min_labelled - labelled, 0))
         return Gathering(there, spec.num_selected, since_ms, lacks)
 
     def _said_of_gathering(self, cohort: Cohort) -> str:
@@ -616,11 +623,21 @@ class Engine:
         tasks = [task for task in self._tasks.values() if task.record.population == population]
         return [task for task in tasks if any(cohort.wants_devices for cohort in task.cohorts)]
 
-    def _count_again(self, population: PopulationId) -> None:
-        """Have who watches tasks look again how many devices there are for each of several that gather."""
-        if len(tasks := self._gathering_tasks(population)) > 1:
-            for task in tasks:
-                task.on_change(False)
+    def _count_again(self) -> None:
+        """Have who watches one of several tasks that gather look again, in a moment, how many devices there are for it.
+
+        Not at each check-in: to count is to look at all that wait.
+        """
+        if self._recount is None:
+            self._recount = asyncio.get_running_loop().call_later(_RECOUNT_S, self._forget_counts)
+
+    def _forget_counts(self) -> None:
+        self._recount = None
+        self._counted.clear()
+        for population in {task.record.population for task in self._tasks.values()}:
+            if len(tasks := self._gathering_tasks(population)) > 1:
+                for task in tasks:
+                    task.on_change(False)
 
     def _of_population(self, population: PopulationId) -> list[Cohort]:
         """Return the cohorts of a population's tasks, the oldest task's first."""

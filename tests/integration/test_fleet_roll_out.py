@@ -196,6 +196,15 @@ def test_what_holds_on_phones_widens_and_what_does_not_goes_back(story: tuple[St
     options = ("--against", first.model_id[:16], "--size", "3", "--min-reports", "3")
     asked_for = json.loads(CliRunner().invoke(app, ["fleet", "evaluate", *options, *home]).stdout)
     assert asked_for["model_id"] == good.model_id
+    assert "warning" not in asked_for
+    elsewhere = json.loads(CliRunner().invoke(app, ["fleet", "evaluate", "--population", "defualt", *home]).stdout)
+    assert "no phone of population 'defualt' has called yet; did you mean 'default'?" in elsewhere["warning"]
+
+    async def cancel() -> None:
+        async with fleet.operator() as operator:
+            await operator.cancel(elsewhere["task_id"])
+
+    running.fleet.loop.run(cancel())
     with running.fleet.open(PHONES[2], **{"participation.allow_evaluation": False}) as device:
         assert list(device.participate(idle_s=0.1)) == []  # its owner does not want it: it is not even asked
         assert device.status().measures_models is False

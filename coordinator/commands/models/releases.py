@@ -134,7 +134,7 @@ def release(
 
 async def _population_of(coordinator: Coordinator, model_id: str, spec: RollOutSpec) -> str:
     """Return whose phones a roll-out asks: those of the task that made the model, or whom it names itself."""
-    made_by = [status.task_id for model, status in await coordinator.standings() if model.model_id == model_id]
+    made_by = [status.task_id for _, status in await coordinator.standings() if status.model_id == model_id]
     tasks = [task for task in await coordinator.tasks() if task.task_id in made_by]
     return population_of(tasks[0]) if tasks else spec.population
 

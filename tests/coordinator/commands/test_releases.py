@@ -12,14 +12,16 @@ from typer.testing import CliRunner
 
 from coordinator.commands import models
 from coordinator.commands.models.folder import said_of_bundle
-from coordinator.commands.models.releases import _lacking
+from coordinator.commands.models.releases import _lacking, _population_of
 from coordinator.commands.quickstart import QuickFleet, make_fleet
 from coordinator.operator.client import Coordinator
 from coordinator.release.signing import create_key
 from mien.errors import ConfigError
+from mien.evaluation.rollout_spec import RollOutSpec
 from mien.models.bundles import BundleFile, manifest_of
-from mien.protocol.canonical import model_to_json
-from mien.protocol.v1 import models_pb2
+from mien.protocol.canonical import model_to_json, task_to_json
+from mien.protocol.v1 import models_pb2, operator_pb2
+from mien.specs import TaskSpec
 from simulation.testing import LAYOUT, SPEC
 
 MODEL_ID = "ab" * 32
@@ -53,6 +55,27 @@ def test_all_that_is_missing_is_told_at_once(fleet: QuickFleet) -> None:
     assert "--key" in signature
     assert "TAR fell by 0.2" in gates
     assert "--despite-gates" in gates
+
+
+class _Made:
+    """A coordinator of one model, which a task made or nobody did."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+
+    async def standings(self) -> list[tuple[None, operator_pb2.ModelStatus]]:
+        return [(None, operator_pb2.ModelStatus(model_id=MODEL_ID, task_id=self.task_id))]
+
+    async def tasks(self) -> list[operator_pb2.TaskStatus]:
+        tasks = {"t": TaskSpec("t", population="silos"), "u": TaskSpec("u", population="others")}
+        return [operator_pb2.TaskStatus(task_id=id_, task_json=task_to_json(task)) for id_, task in tasks.items()]
+
+
+@pytest.mark.parametrize(("made_by", "whose"), [("t", "silos"), ("", "named")])
+def test_a_roll_out_asks_the_phones_of_the_task_that_made_its_model(made_by: str, whose: str) -> None:
+    """As the coordinator does; whom the file names are asked where no task made it."""
+    coordinator = cast("Coordinator", _Made(made_by))
+    assert asyncio.run(_population_of(coordinator, MODEL_ID, RollOutSpec(population="named"))) == whose
 
 
 def test_what_is_there_is_not_asked_for(fleet: QuickFleet) -> None:
