@@ -51,7 +51,7 @@ class OwnSum:
     """A sum that this device is or may be in, or is about to be: its terms, and what went into it when.
 
     `pictures` is a hash of the pictures behind this device's part. `is_released` tells whether shares that open the sum
-    went out from here. `population` stands beside the bytes, not in them.
+    went out from here, or its round closed. `population` stands beside the bytes, not in them.
     """
 
     terms: RoundConfig
@@ -134,7 +134,7 @@ class SumLimits:
     def used_up(self, sums: Sequence[OwnSum], pictures: Callable[[], Collection[bytes]], now_unix_s: int) -> UsedUp:
         """Return what has no room for one more sum, whichever of `pictures` goes into it; asked for these if need be.
 
-        Of `sums` those alone count that this device helped to open: what it did not may be tried again, with it.
+        Of `sums` those alone count that are known to be opened: what is not may be tried again, with this device.
         """
         opened = [sum_ for sum_ in sums if sum_.is_released and not sum_.is_noised]
         by_model = dict[bytes, list[OwnSum]]()
@@ -324,10 +324,18 @@ class Attempts:
         """Remember that shares go out; raises ReplayError if they did before."""
         with self._vault.writing() as change:
             self._advance(change, attempt, Progress.UNMASKED)
-            for record in change.select("participations", tag=self._population):
-                sum_ = OwnSum.from_bytes(record.content)
-                if sum_.terms.attempt_id == attempt:
-                    change.replace(record, replace(sum_, is_released=True).to_bytes())
+            self._release(change, attempt)
+
+    def record_closed(self, attempt: AttemptId) -> None:
+        """Remember that the round closed with this device in the sum: others opened it, and no attempt follows."""
+        with self._vault.writing() as change:
+            self._release(change, attempt)
+
+    def _release(self, change: Writer, attempt: AttemptId) -> None:
+        for record in change.select("participations", tag=self._population):
+            sum_ = OwnSum.from_bytes(record.content)
+            if sum_.terms.attempt_id == attempt and not sum_.is_released:
+                change.replace(record, replace(sum_, is_released=True).to_bytes())
 
     def has_begun(self, attempt: AttemptId) -> bool:
         """Return whether an attempt, or a later one of its task, was begun: after a restart its keys are gone."""

@@ -688,6 +688,8 @@ class Participant:
 
     def _settle_counted(self, pending: Pending, event: StageEvent, peers: str) -> Counted:
         ref = pending.ref
+        if pending.terms is not None:
+            self.attempts.record_closed(pending.terms.attempt_id(ref))
         self.gallery.settle(pending, counted=True)
         text = f"{ref} closed with {event.num_reports} contributions, this phone's among them."
         facts = {"round": ref.round, "model_id": event.model_id, "num_reports": event.num_reports}

@@ -111,6 +111,10 @@ class SumLog(AttemptLog, Protocol):
         """Return whether an attempt, or a later one of its task, was begun."""
         ...
 
+    def record_closed(self, attempt: AttemptId) -> None:
+        """Remember that an attempt's round closed with this device in the sum."""
+        ...
+
     def sums(self) -> Sequence[OwnSum]:
         """Return every sum that this device is or may be in, oldest first."""
         ...

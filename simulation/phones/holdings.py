@@ -140,6 +140,10 @@ class SumsInMemory(MemoryLog):
         """Tell whether an attempt, or a later one of its task, was begun."""
         return attempt.order <= self.begun.get(attempt.task_id, (-1, -1))
 
+    def record_closed(self, attempt: AttemptId) -> None:
+        """Remember that an attempt's round closed with this phone in the sum."""
+        self.unmasked.add(attempt)
+
     def sums(self) -> tuple[OwnSum, ...]:
         """Return every sum that this phone is or may be in; their times are not kept."""
         masked = set(self.masked)

@@ -64,7 +64,7 @@ def take_part(phone: JvmDevice) -> dict[str, Any]:
 
     All rounds here are over one model, and promise too little to count as noise: their owners let them into each.
     """
-    while (outcome := phone.do("participate", min_cohort=3, max_sums_per_model=3, unmet=[]))["kind"] == "WAIT":
+    while (outcome := phone.do("participate", min_cohort=3, max_sums_per_model=9, unmet=[]))["kind"] == "WAIT":
         pass
     return outcome
 

@@ -392,6 +392,21 @@ def test_a_device_that_joins_in_anothers_place_says_nothing_of_the_others_sums(
     assert ([*bench.script.check_ins[-1].used_up_models], bench.script.check_ins[-1].used_up_day) == ([], False)
 
 
+def test_a_round_that_closed_before_the_phone_gave_out_shares_is_used_up_too(bench: Bench, make: Make) -> None:
+    """The others' were enough, and no attempt of it follows."""
+    sum_ = make()
+    die(bench, "CONSISTENCY", after=False)
+    assert [each.is_released for each in bench.participant.attempts.sums()] == [False]
+    bench.script.upload_status = lambda: rounds_pb2.UploadStatus(accepted=True)
+    bench.script.follow = lambda: iter(
+        [rounds_pb2.StageEvent(stage=rounds_pb2.CLOSED, num_reports=6, model_id="ab" * 32)]
+    )
+    assert isinstance(bench.participant.step(), Counted)
+    bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
+    assert isinstance(bench.participant.step(), Wait)
+    assert [*bench.script.check_ins[-1].used_up_models] == [sum_.config.model_sha256.hex()]
+
+
 def test_what_may_be_tried_again_is_not_used_up(bench: Bench, make: Make) -> None:
     """Else a cohort that needs this phone could not try an attempt again whose sum nobody opened."""
     make()

@@ -72,7 +72,8 @@ def terms(task: str, number: int = 1, attempt: int = 1, noise: NoiseTerms = CLEA
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a phone: it begins an attempt, sends its vector (`mask`), or gives out shares (`open`).
+    """One step of a phone: it begins an attempt, sends its vector (`mask`), gives out shares (`open`), or hears that
+    the round closed with it (`close`).
 
     `at_s` is when, from the beginning on; `caps` are a task's participations and their distance; `max_epsilon` is the
     owner's limit, 0 without one.
@@ -126,6 +127,14 @@ def _stories() -> dict[str, list[Step]]:
             *begins(terms("t", 2), terms("u", 1, 4)),
             *opens(terms("t", 1, 4)),
             *begins(terms("t", 1, 5)),
+        ],
+        "a round that closed without this phone's shares has been opened by others": [
+            *masks(terms("t")),
+            Step("close", terms("t")),
+            *begins(terms("t", 1, 2), terms("u")),
+            Step("close", terms("u")),
+            *opens(terms("t", 2, model="b")),
+            Step("close", terms("t", 2, model="b")),
         ],
         "of attempts that began together one goes on": [
             *begins(terms("t"), terms("u")),
@@ -265,6 +274,8 @@ def _ends(log: Attempts, step: Step) -> str:
                 log.begin(step.terms)
             case "mask":
                 log.record_masked(step.terms.attempt_id)
+            case "close":
+                log.record_closed(step.terms.attempt_id)
             case _:
                 log.record_unmasked(step.terms.attempt_id)
     except BudgetExceededError as error:

@@ -115,6 +115,16 @@ public final class Attempts {
         return !attempt.isAfter(begun.round, begun.attempt);
     }
 
+    /** Remembers that an attempt's round closed with this device in the sum: others opened it, and no attempt follows. */
+    synchronized void recordClosed(AttemptId attempt) {
+        if (vault.has(name(attempt))) {
+            OwnSum sum = sum(name(attempt));
+            if (!sum.isReleased) {
+                vault.put(name(attempt), record(AT_MASKED, sum.released().toBytes()));
+            }
+        }
+    }
+
     /** Returns how many sums this device is or may be in, also where what is noted of one is damaged. */
     public synchronized int numSums() {
         return vault.names(SUM).size();

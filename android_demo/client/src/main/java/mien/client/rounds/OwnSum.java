@@ -25,7 +25,7 @@ final class OwnSum {
     final byte[] pictures;
 
     final long unixS;
-    /** Whether shares that open the sum went out from here. */
+    /** Whether shares that open the sum went out from here, or its round closed. */
     final boolean isReleased;
     /** Null where an earlier version noted none: it may have been any. */
     final String population;

@@ -719,6 +719,7 @@ public final class Participant {
     }
 
     private Outcome settle(Pending pending, StageEvent event, String peers) {
+        attempts.recordClosed(MaskedPart.attemptId(pending.ref));
         List<String> perIdentity = Methods.perIdentity(new TaskSpec(pending.taskJson).method);
         TrainingState state = TrainingState.of(pending.state, pending.people(), perIdentity);
         synchronized (gallery) {

@@ -26,7 +26,7 @@ final class UsedUp {
 
     /**
      * Returns what has no room for one more sum with these pictures, which are asked for if need be. Those sums alone
-     * count that this device helped to open: what it did not may be tried again, with it.
+     * count that are known to be opened: what is not may be tried again, with this device.
      */
     static UsedUp of(List<OwnSum> sums, Supplier<byte[]> pictures, Agreement agreement, long nowUnixS) {
         List<OwnSum> opened = new ArrayList<>();

@@ -156,9 +156,8 @@ public class AttemptsTest {
         Budget budget =
                 new Budget(
                         task(step.at("task").word()), maxEpsilon == 0 ? limits : limits.withMaxEpsilon(maxEpsilon));
-        AttemptLog log =
-                new Attempts(vault(home))
-                        .under(budget, step.at("population").text(), step.at("pictures").bytes(), clock);
+        Attempts attempts = new Attempts(vault(home));
+        AttemptLog log = attempts.under(budget, step.at("population").text(), step.at("pictures").bytes(), clock);
         RoundConfig terms = RoundConfig.parse(file.at("terms").at(step.at("terms").word()).bytes());
         try {
             switch (step.at("do").text()) {
@@ -167,6 +166,9 @@ public class AttemptsTest {
                     break;
                 case "mask":
                     log.recordMasked(terms.attemptId);
+                    break;
+                case "close":
+                    attempts.recordClosed(terms.attemptId);
                     break;
                 default:
                     log.recordUnmasked(terms.attemptId);
