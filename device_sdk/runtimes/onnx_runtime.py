@@ -26,14 +26,19 @@ REFUSALS: Final = (
 FEW_RUNS: Final = 1
 """Runs of a graph, but of one that trains, before its session is made anew with an arena."""
 
-STEP_ARENA: Final = {"initial_chunk_size_bytes": 512 << 20, "max_dead_bytes_per_chunk": 64 << 10}
-"""Arena of a step: one region of addresses, of which memory is what was ever written to, cut where a piece is shorter.
-
-By default an arena grows by regions, none of whose free pieces can join another's, and gives a piece to whoever asks
-for half of it.
-"""
-
 NO_ARENA: Final = {"initial_chunk_size_bytes": 1}
+
+
+def step_arena(feed: Feed) -> dict[str, int]:
+    """Return the settings of a step's arena: one region, of whose addresses memory is what was ever written to.
+
+    By default an arena grows by regions, none of whose free pieces can join another's, and gives a piece to whoever
+    asks for half of it. A region costs a thirty-second of itself in notes, so that it is no longer than a step is
+    likely to need: several copies of the trained vector, and maps that are many times the batch. Beyond that there is a
+    second one.
+    """
+    vectors, batch = feed["trained"].nbytes + feed["velocity"].nbytes, feed["x"].nbytes
+    return {"initial_chunk_size_bytes": 4 * vectors + 32 * batch, "max_dead_bytes_per_chunk": 64 << 10}
 
 
 class _OnnxEngine:
@@ -59,7 +64,7 @@ class _OnnxEngine:
         if graph.kind != "train" and self._runs[graph.file] == FEW_RUNS:
             self.release(graph)
             return_freed_memory()
-        session = self._session(graph)
+        session = self._session(graph, feed)
         self._runs[graph.file] += 1
         given = {each.name: feed[each.name] for each in session.get_inputs() if each.name in feed}
         try:
@@ -70,10 +75,10 @@ class _OnnxEngine:
                 "graph; export the graphs again, or use torch"
             ) from error
 
-    def _session(self, graph: Graph) -> onnxruntime.InferenceSession:
+    def _session(self, graph: Graph, feed: Feed) -> onnxruntime.InferenceSession:
         if graph.file not in self._sessions:
             if graph.kind == "train":
-                _register_arena(STEP_ARENA)  # for sessions that are made from now on
+                _register_arena(step_arena(feed))  # for sessions that are made from now on
             try:
                 self._sessions[graph.file] = onnxruntime.InferenceSession(
                     self._graphs.read(graph), self._options(graph), providers=["CPUExecutionProvider"]

@@ -16,7 +16,7 @@ import pytest
 from device_sdk.export.build import export_graphs
 from device_sdk.runtimes.forms import ObjectiveForm, standard_forms
 from device_sdk.runtimes.manifest import GraphFolder, folder_for
-from device_sdk.runtimes.onnx_runtime import NO_ARENA, STEP_ARENA, OnnxRuntime
+from device_sdk.runtimes.onnx_runtime import NO_ARENA, OnnxRuntime, step_arena
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.backbones.gate import build_gated
 from mien.backbones.importers import import_model, with_adapter
@@ -105,7 +105,11 @@ def test_a_step_has_an_arena_of_its_own_and_gives_it_back(monkeypatch: pytest.Mo
     monkeypatch.setattr(onnxruntime, "create_and_register_allocator", note)
     job = TrainingJob(TINY.theta, TINY.part("*"), CROPS, objective_of(FULL_FORMS[0], 6, 8), LOCAL, 1)
     first, again = (tiny_onnx_runtime().train(job) for _ in range(2))
-    step, none = STEP_ARENA["initial_chunk_size_bytes"], NO_ARENA["initial_chunk_size_bytes"]
+    none, size = NO_ARENA["initial_chunk_size_bytes"], TINY.part("*").size
+    step, *_ = registered
+    feed = {"trained": np.zeros(size, np.float32), "velocity": np.zeros(size, np.float32)}
+    crops = np.zeros((LOCAL.batch_size, *CROPS.shape[1:]), np.float32)
+    assert step == step_arena({**feed, "x": crops})["initial_chunk_size_bytes"] > 8 * 4 * size
     assert registered == [step, none, step, none]
     np.testing.assert_array_equal(first.values, again.values)
     with pytest.raises(NonFiniteError):
@@ -117,7 +121,8 @@ def test_a_step_has_an_arena_of_its_own_and_gives_it_back(monkeypatch: pytest.Mo
                 local=LocalSpec(100.0, momentum=0.9, epochs=60, weight_decay=5.0),
             )
         )
-    assert registered[4:] == [step, none], "given back after a step that failed, too"
+    assert len(registered) == 6
+    assert registered[5] == none, "given back after a step that failed, too"
 
 
 def test_graphs_of_the_whole_network_alone_are_enough(tmp_path: Path) -> None:
