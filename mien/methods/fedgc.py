@@ -352,7 +352,7 @@ def server_step(
     options = options_of(task)
     if _is_everybody(task, options):
         after = apply_mean_update(task, part, state, total)
-        return moments.with_sums(state, after, total, moment_correction.SUMS)
+        return moment_correction.with_sums(task, state, after, total)
     if not reveals_class_embeddings(task):
         return moments.server_step(options.moment, task, part, state, total)
     everyone = {**state.revealed, **revealed}

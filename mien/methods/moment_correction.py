@@ -17,18 +17,21 @@ Suffixes of arrays: K own classes, D embedding.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from mien.contribution import Arrays, Lane
+from mien.contribution import Arrays, Lane, Total
 from mien.errors import CorruptDataError
 from mien.layout import Vector
-from mien.methods.base import DeviceInput
+from mien.methods import moments
+from mien.methods.base import DeviceInput, ServerState
 from mien.methods.check_reply import told
 from mien.methods.everybody import MEAN, Opened
 from mien.methods.moments import DEVICES, MOMENT, NUMBER, OWN_NUMBER, told_number
 from mien.methods.spreadout import device_moment, normalise, packed_size, unpack_symmetric
+from mien.specs import TaskSpec
 
 COUNT: Final = "moment_classes"
 SUMS: Final = (COUNT, MEAN, MOMENT)
@@ -89,3 +92,19 @@ def opened_to(inp: DeviceInput, own_KD: Vector, most: int) -> Opened | None:
     mu_D = mean_D / share
     covariance_DD = unpack_symmetric(moment_P, inp.dim) / share - np.outer(mu_D, mu_D)
     return Opened(own_KD, round(share * most), mu_D, covariance_DD)
+
+
+# The server half.
+
+
+def with_sums(task: TaskSpec, before: ServerState, after: ServerState, total: Total) -> ServerState:
+    """Return the state after a round with its sums, by the number after that of `before`.
+
+    Under differential privacy a lane of one element is a metric, which no client sends. The classes' number is then
+    told by the trace of their second moment, which is 1 for each vector of length 1, and has noise as it has.
+    """
+    told_next = moments.with_sums(before, after, total, SUMS)
+    if not task.privacy.dp.is_on:
+        return told_next
+    trace = np.trace(unpack_symmetric(total[MOMENT], len(total[MEAN])))
+    return replace(told_next, arrays={**told_next.arrays, COUNT: np.array([trace], np.float32)})

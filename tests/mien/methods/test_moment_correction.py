@@ -22,7 +22,7 @@ from mien.methods.spreadout import (
     packed_size,
     softmax_regulariser,
 )
-from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
+from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.base import SequentialEngine
 from simulation.engines.engine import Cohort, Run, run_task
 from simulation.engines.sums import Sums
@@ -260,6 +260,18 @@ def test_masked_sums_give_the_same_model() -> None:
     exact, ring = run(TASK), run(TASK, "ring")
     moved = np.abs(exact.state.theta - TINY.theta).max()
     np.testing.assert_allclose(ring.state.theta, exact.state.theta, atol=1e-2 * moved)
+
+
+def test_noised_sums_tell_how_many_classes_they_are_of() -> None:
+    """Under differential privacy single numbers are not sent: the second moment of unit vectors tells their number."""
+    plain = PrivacySpec(reveals=("class_moment",), min_cohort=3, max_weight=1, l2_clip=50.0, coordinate_clip=2.0)
+    noise = DpSpec("central_gaussian", noise_multiplier=1e-6, epsilon=1e3, delta=1e-5, max_participations=3)
+    clear = replace(of(private_form="everybody"), trainable=("*",), privacy=plain)
+    noised = replace(clear, privacy=replace(plain, reveals=(), dp=noise))
+    expected, found = run(clear, "ring"), run(noised, "ring")
+    assert found.state.arrays[COUNT][0] == pytest.approx(8 / MOST, abs=1e-2)
+    moved = np.abs(expected.state.theta - TINY.theta).max()
+    np.testing.assert_allclose(found.state.theta, expected.state.theta, atol=1e-2 * moved)
 
 
 @pytest.mark.parametrize("left_out", ["moment", "moment_mean", "moment_classes"])
