@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from mien.contribution import Lane
 from mien.errors import CorruptDataError, UndefinedMetricError
 from mien.evaluation.gates import is_measurable
+from mien.evaluation.intervals import student_t
 from mien.evaluation.rollout_spec import FleetGates
 from mien.evaluation.scores import Comparisons, ScoreHistogram
 
@@ -34,7 +35,6 @@ FAILED: Final = -1.0
 """The score of a picture that the model gives no usable embedding: it matches nobody."""
 _DECIMALS: Final = 9
 """Of a histogram that is kept: finer than what a phone's share in the largest cohort is rounded to."""
-_Z: Final = 1.959963984540054
 _TOLERANCE: Final = 1e-3
 """Largest deviation of a sum from that of honest phones, for each phone: rounding is far smaller."""
 
@@ -344,19 +344,6 @@ def estimate(total: float, squares: float, count: int) -> Estimate:
     variance = max(squares - count * mean**2, 0.0) / (count - 1)
     half = student_t(count - 1) * math.sqrt(variance / count)
     return Estimate(mean, mean - half, mean + half)
-
-
-def student_t(freedom: int) -> float:
-    """Return the 97.5 % quantile of Student's t: exact for 1 and 2, else Cornish and Fisher's expansion (to 1.2 %)."""
-    if freedom == 1:
-        return math.tan(math.pi * 0.475)
-    if freedom == 2:
-        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
-    z, v = _Z, float(freedom)
-    first = (z**3 + z) / 4
-    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
-    return z + first / v + second / v**2 + third / v**3
 
 
 # Gates

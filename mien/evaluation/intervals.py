@@ -15,6 +15,7 @@ from mien.evaluation.scores import Comparisons
 from mien.evaluation.verification import DetCurve
 
 _MAX_UNDEFINED_SHARE: Final = 0.05
+_Z: Final = 1.959963984540054
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,19 @@ def upper_bound(num_errors: int, num_trials: int) -> float:
     middle = rate + z * z / (2 * num_trials)
     half = z * math.sqrt(rate * (1 - rate) / num_trials + (z / (2 * num_trials)) ** 2)
     return min(1.0, (middle + half) / (1 + z * z / num_trials))
+
+
+def student_t(freedom: int) -> float:
+    """Return the 97.5 % quantile of Student's t: exact for 1 and 2, else Cornish and Fisher's expansion (to 1.2 %)."""
+    if freedom == 1:
+        return math.tan(math.pi * 0.475)
+    if freedom == 2:
+        return 0.95 * math.sqrt(2 / (1 - 0.95**2))
+    z, v = _Z, float(freedom)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / v + second / v**2 + third / v**3
 
 
 def bootstrap_by_identity(

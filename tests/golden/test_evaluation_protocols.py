@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from mien.errors import ConfigError, CorruptDataError, NonFiniteError, UndefinedMetricError
 from mien.evaluation import (
     CaptureCounts,
+    FoldAccuracy,
     Interval,
     MetricRecord,
     Provenance,
@@ -149,6 +151,15 @@ def test_lfw_records_carry_everything() -> None:
     assert record.threshold == pytest.approx(1 - (1.66 + 0.27) / 4)
     assert record.interval is not None
     assert record.provenance.seed == 7
+
+
+def test_an_accuracys_interval_is_as_wide_as_its_few_folds_warrant() -> None:
+    """Ten folds have nine degrees of freedom: t is 2.262 in the printed table, where a normal's is 1.960."""
+    folds = FoldAccuracy((0.9, 0.8) * 5, (1.0,) * 10, 50, 50, (10,) * 10)
+    result = replace(lfw.evaluate(lfw.parse_pairs(PAIRS), SAMPLES, EMBEDDINGS), algorithm=folds)
+    interval = result.records(PROVENANCE)[0].interval
+    assert interval is not None
+    assert (interval.low, interval.high) == pytest.approx((0.85 - 2.262 * 0.05 / 3, 0.85 + 2.262 * 0.05 / 3), abs=1e-4)
 
 
 @given(

@@ -27,8 +27,8 @@ from mien.evaluation.fleet import (
     lanes,
     norm_bound,
     phone_comparisons,
-    student_t,
 )
+from mien.evaluation.intervals import student_t
 from mien.evaluation.rollout_spec import FleetGates, RollOutSpec
 from mien.methods.federated_evaluation import FEDERATED_EVALUATION, figures_of, measured, privacy_of
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec

@@ -12,14 +12,13 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from statistics import NormalDist
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError, CorruptDataError
-from mien.evaluation.intervals import Interval, bootstrap_by_identity
+from mien.evaluation.intervals import Interval, bootstrap_by_identity, student_t
 from mien.evaluation.kfold import FoldAccuracy, kfold_accuracy
 from mien.evaluation.records import MetricRecord, Provenance
 from mien.evaluation.scores import Comparisons, normalise
@@ -135,8 +134,8 @@ class LfwResult:
         )
 
     def _accuracy(self, metric: str, folds: FoldAccuracy, provenance: Provenance) -> MetricRecord:
-        reach = NormalDist().inv_cdf(0.975) * folds.standard_error
-        method = f"normal, from the standard error over {len(folds.accuracies)} folds"
+        reach = student_t(len(folds.accuracies) - 1) * folds.standard_error
+        method = f"Student's t, from the standard error over {len(folds.accuracies)} folds"
         return MetricRecord(
             metric=metric,
             value=folds.mean,
