@@ -31,7 +31,6 @@ _FACES: Final = ("rendered", "real")
 _TOLD: Final = {"adapter": "an adapter trained", "blocks": "last blocks trained", "network": "whole network trained"}
 _COMMAND: Final = re.compile(r"^`mien-sim reproduce ([a-z_]+) ", re.MULTILINE)
 _BOUND: Final = re.compile(r"\(within [^)]*\)")
-_SEEDS: Final = re.compile(r"^Seeds ([0-9, ]+);", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,10 @@ class PaperClaim:
 
 @dataclass(frozen=True)
 class Trial:
-    """A claim as one study asked it, and how it ended: the difference as the study's table has it, and the verdict."""
+    """A claim as one study asked it, and how it ended: the difference as the study's table has it, and the verdict.
+
+    `num_seeds` of its rows were measured, which may be fewer than the section's.
+    """
 
     study: str
     claim: Claim
@@ -193,9 +195,7 @@ def trials_of(sections: Sequence[str], study: Callable[[str], Experiment] | None
 
 
 def _trials(study: Experiment, section: str) -> Iterator[Trial]:
-    told = _SEEDS.search(section)
-    num_seeds = told[1].count(",") + 1 if told else 0
-    title = section.partition("\n")[0].removeprefix("## ")
+    title, runs = section.partition("\n")[0].removeprefix("## "), _runs(study, section)
     claims, seen = list(study.claims), Counter[str]()
     for text, difference, verdict in _rows(section):
         same = [claim for claim in claims if claim.text == text]
@@ -206,7 +206,26 @@ def _trials(study: Experiment, section: str) -> Iterator[Trial]:
             )
         claim = same[seen[text]]
         seen[text] += 1
+        if untold := sorted(claim.rows - runs.keys()):
+            raise CorruptDataError(
+                f"section {title!r} has no runs of {study.name}'s row {untold[0]}, of which it tells {text!r}; render "
+                "it anew from its records"
+            )
+        num_seeds = min(runs[name] for name in claim.rows)
         yield Trial(study.name, claim, study.setting_of(claim), difference, verdict, num_seeds, title)
+
+
+def _runs(study: Experiment, section: str) -> dict[str, int]:
+    """Return how many runs a section tells of each row of the study, by the row's name."""
+    told, title = dict[tuple[str, str], int](), ""
+    for line in section.splitlines():
+        if line.startswith("### "):
+            title = line.removeprefix("### ")
+        label, *_, last = line.removeprefix("| ").removesuffix(" |").split(" | ") if " | " in line else ("", "")
+        if last.isdecimal():
+            told[title, label] = int(last)
+    placed = {(table.title, row.label): row.name for table in study.tables for row in table.rows}
+    return {placed[place]: number for place, number in told.items() if place in placed}
 
 
 def _rows(section: str) -> Iterator[tuple[str, str, str]]:

@@ -156,6 +156,17 @@ def test_a_page_gives_back_what_was_measured() -> None:
     assert found[0].section == "Small"
 
 
+def test_a_test_has_the_seeds_of_its_rows_and_not_of_its_section() -> None:
+    """Theirs was measured under one seed of three, ours under two: a difference has one."""
+    seeds = {"ours": (0, 1), "theirs": (0,)}
+    records = {(row, seed): {"metrics": {"eer": 0.5}} for row in seeds for seed in seeds[row]}
+    section = markdown(Results(small_study(), (0, 1, 2), records), command="mien-sim reproduce fedface --seeds 3")
+    found = claims.trials_of([section], lambda _: small_study())
+    assert [each.num_seeds for each in found] == [1, 1, 1, 2]
+    with pytest.raises(CorruptDataError, match="'Small' has no runs of fedface's row theirs"):
+        claims.trials_of([section.replace("| Theirs |", "| Somebody |")], lambda _: small_study())
+
+
 def test_mistakes_are_named() -> None:
     with pytest.raises(ConfigError, match=r"does not have: Paper\.worse"):
         claims.judged(
