@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError, UndefinedMetricError
 from mien.evaluation.scores import Comparisons, Labels, normalise
-from mien.evaluation.verification import det_curve, point_at_fmr
+from mien.evaluation.verification import DetCurve, det_curve, point_at_fmr, tar_at_fmr
 
 _BLOCK: Final = 1024
 
@@ -136,11 +136,24 @@ def open_set_at_fpir(result: SearchResult, target_fpir: float) -> OpenSetPoint:
     The threshold is the smallest observed score (of rank-1 mates and of best non-mated answers) with FPIR <= target.
     Raises UndefinedMetricError without mated or non-mated probes, or if target * non-mated < 1.
     """
+    point = open_set_at(result, point_at_fmr(_curve(result), target_fpir).threshold)
+    return replace(point, target_fpir=float(target_fpir))
+
+
+def tpir_at_fpir(result: SearchResult, target_fpir: float) -> float:
+    """Return the TPIR of `open_set_at_fpir`, and 0 where no observed score keeps the rate: a higher one names nobody.
+
+    For means over models, which would else be means over those that have not collapsed. Raises as `open_set_at_fpir`
+    for too few probes.
+    """
+    return tar_at_fmr(_curve(result), target_fpir)
+
+
+def _curve(result: SearchResult) -> DetCurve:
+    """Return the curve of mates at rank 1, all others lost, against the best score of every non-mated probe."""
     first = result.mate_rank == 1
     num_lost = int((~first).sum()) + result.num_failed_mated
-    curve = det_curve(Comparisons(result.mate_score[first], _tops(result)), num_lost=num_lost)
-    point = open_set_at(result, point_at_fmr(curve, target_fpir).threshold)
-    return replace(point, target_fpir=float(target_fpir))
+    return det_curve(Comparisons(result.mate_score[first], _tops(result)), num_lost=num_lost)
 
 
 def open_set_at(result: SearchResult, threshold: float) -> OpenSetPoint:

@@ -185,19 +185,23 @@ def point_at_fmr(curve: DetCurve, target_fmr: float) -> OperatingPoint:
     is a tie of too many non-mated ones) no observed threshold qualifies and UndefinedMetricError is raised. So it is
     if target * non-mated < 1: fewer than one false match would be allowed, and the rate is below the set's resolution.
     """
-    allowed = _allowed(target_fmr, curve.num_non_mated)
-    if allowed < 1:
-        raise UndefinedMetricError(
-            f"FMR {target_fmr:g} is not measurable on {curve.num_non_mated} non-mated comparisons; "
-            f"it needs at least {math.ceil(1 / _exact(target_fmr))}"
-        )
-    index = int(np.searchsorted(-curve.num_false_matches, -allowed, side="left"))
+    index = _index_at(curve, target_fmr)
     if index == curve.thresholds.size:
         raise UndefinedMetricError(
             f"no observed score has FMR <= {target_fmr:g}: {int(curve.num_false_matches[-1])} non-mated comparisons "
             "share the highest score; look for duplicate samples or a saturated model"
         )
     return curve.point(index, float(target_fmr))
+
+
+def tar_at_fmr(curve: DetCurve, target_fmr: float) -> float:
+    """Return the TAR of `point_at_fmr`, and 0 where no observed score keeps the rate: a higher threshold accepts none.
+
+    For means over models, which would else be means over those that have not collapsed. Raises UndefinedMetricError if
+    target * non-mated < 1.
+    """
+    index = _index_at(curve, target_fmr)
+    return 0.0 if index == curve.thresholds.size else curve.point(index).tar
 
 
 def tar_at_fmrs(
@@ -230,6 +234,17 @@ def equal_error_rate(curve: DetCurve) -> EqualErrorRate:
     above = fmr[after - 1] - fnmr[after - 1]
     share = above / (above + below)
     return EqualErrorRate(float(fmr[after - 1] + share * (fmr[after] - fmr[after - 1])), nearest)
+
+
+def _index_at(curve: DetCurve, target_fmr: float) -> int:
+    """Return the place of the smallest threshold with FMR <= target, K for none; raises below the set's resolution."""
+    allowed = _allowed(target_fmr, curve.num_non_mated)
+    if allowed < 1:
+        raise UndefinedMetricError(
+            f"FMR {target_fmr:g} is not measurable on {curve.num_non_mated} non-mated comparisons; "
+            f"it needs at least {math.ceil(1 / _exact(target_fmr))}"
+        )
+    return int(np.searchsorted(-curve.num_false_matches, -allowed, side="left"))
 
 
 def _tally(ascending: Scores, values: Scores) -> NDArray[np.int64]:

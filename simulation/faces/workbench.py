@@ -32,7 +32,8 @@ from mien.backbones import initialised_from, layout_of, theta_of
 from mien.backbones.adapter import build_adapted
 from mien.backbones.small import TRAINED, build_small_network
 from mien.errors import EmptyFolderError, UndefinedMetricError
-from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate, point_at_fmr
+from mien.evaluation import Comparisons, all_pairs, det_curve, equal_error_rate
+from mien.evaluation.verification import tar_at_fmr
 from mien.layout import ParameterPart, Vector
 from mien.methods.base import Crops, Trained
 from mien.models.known_models import FACE_INPUTS
@@ -159,17 +160,21 @@ def domain_of(name: str) -> str:
 def error_rates(scores: Comparisons, targets: Mapping[str, float]) -> dict[str, float]:
     """Return counts, EER, and TAR at each target FMR by the name it has (left out where not measurable).
 
-    A model that has collapsed to one point gives an EER of one half, which is what its ties amount to.
+    A model that has collapsed to one point gives an EER of one half, which is what its ties amount to, and TARs of 0:
+    what keeps strangers out then keeps everybody out. Left out, it would flatter a mean over seeds.
     """
     found = {"mated": float(scores.num_mated), "non_mated": float(scores.num_non_mated)}
+    if not (scores.num_mated and scores.num_non_mated):
+        return found
     try:
         curve = det_curve(scores)
     except UndefinedMetricError:
-        return {**found, "eer": 0.5}
+        measurable = (name for name, target in targets.items() if target * scores.num_non_mated >= 1)
+        return {**found, "eer": 0.5, **dict.fromkeys(measurable, 0.0)}
     found["eer"] = equal_error_rate(curve).value
     for name, target in targets.items():
         with contextlib.suppress(UndefinedMetricError):
-            found[name] = point_at_fmr(curve, target).tar
+            found[name] = tar_at_fmr(curve, target)
     return found
 
 

@@ -140,7 +140,7 @@ def _points(result: Mapping[str, Any]) -> Table:
 
 def _cells(point: Mapping[str, Any]) -> tuple[str, str, str]:
     if "not_measurable" in point:
-        return ("not measurable", "", "")
+        return (percent(point["tar"]) if "tar" in point else "not measurable", "", "")
     return percent(point["tar"]), percent(point["fmr"], 3), score(point["threshold"])
 
 

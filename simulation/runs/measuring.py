@@ -6,6 +6,7 @@ exist: neither says what a person's embedding is.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from mien.evaluation import (
     equal_error_rate,
     tar_at_fmrs,
 )
+from mien.evaluation.verification import tar_at_fmr
 from mien.methods import fedface, fedgc
 from mien.methods.base import Embeddings, ServerState
 from mien.methods.spreadout import normalise
@@ -70,7 +72,7 @@ def measured(scores: Comparisons, spec: EvaluationSpec) -> Measured:
     )
     low, high = np.quantile(np.stack(rows), [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
     points = tuple(
-        {"target_fmr": p.target_fmr, "not_measurable": p.reason}
+        {"target_fmr": p.target_fmr, "not_measurable": p.reason, **_nobody(curve, p.target_fmr)}
         if isinstance(p, NotMeasurable)
         else {**dataclasses.asdict(p), "fmr": p.fmr, "tar": p.tar}
         for p in tar_at_fmrs(curve, spec.targets)
@@ -85,6 +87,13 @@ def measured(scores: Comparisons, spec: EvaluationSpec) -> Measured:
         _thinned(curve),
         {"fmr": grid.tolist(), "low": low.tolist(), "high": high.tolist()},
     )
+
+
+def _nobody(curve: DetCurve, target_fmr: float) -> dict[str, float]:
+    """Return the TAR of 0 where no score keeps a rate that could be measured: left out, it would flatter a mean."""
+    with contextlib.suppress(UndefinedMetricError):
+        return {"tar": tar_at_fmr(curve, target_fmr)}
+    return {}
 
 
 def eer_of(scores: Comparisons) -> float:

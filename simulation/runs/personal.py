@@ -23,11 +23,11 @@ from mien.evaluation import (
     det_curve,
     fedfr_pr_at_far,
     fedfr_tpr_at_fpr,
-    open_set_at_fpir,
     personalised_search,
     personalised_verification,
-    point_at_fmr,
 )
+from mien.evaluation.identification import tpir_at_fpir
+from mien.evaluation.verification import tar_at_fmr
 from mien.layout import ParameterPart
 from mien.methods.base import Crops, ServerState
 from mien.methods.personal import FeatureRuntime, PersonalModel, distil, fine_tune, personal_model
@@ -94,7 +94,7 @@ def _one_client(
     scores = personalised_verification(tests_ND, test_labels, people)
     for name, target in targets.items():
         with contextlib.suppress(UndefinedMetricError):
-            found[f"tar_{name}"] = 0.0 if _has_collapsed(scores) else point_at_fmr(det_curve(scores), target).tar
+            found[f"tar_{name}"] = 0.0 if _has_collapsed(scores) else tar_at_fmr(det_curve(scores), target)
         with contextlib.suppress(UndefinedMetricError):
             (found[f"tpr_{name}"],) = fedfr_tpr_at_fpr(tests_ND, test_labels, people, [target])
         with contextlib.suppress(UndefinedMetricError, ConfigError):  # the latter for a rank beyond all scores
@@ -104,7 +104,7 @@ def _one_client(
         found["rank1"] = float(cmc(searched, 1)[0])
         for name, target in targets.items():
             with contextlib.suppress(UndefinedMetricError):
-                found[f"tpir_{name}"] = open_set_at_fpir(searched, target).tpir
+                found[f"tpir_{name}"] = tpir_at_fpir(searched, target)
     return found
 
 

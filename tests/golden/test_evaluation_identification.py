@@ -25,6 +25,7 @@ from mien.evaluation import (
     rates_by_group,
     search,
 )
+from mien.evaluation.identification import tpir_at_fpir
 from tests.golden import _reference_evaluation as slow
 
 
@@ -83,6 +84,17 @@ def test_all_mates_outranked_is_zero_not_an_error() -> None:
     result = SearchResult(np.array([0.9]), np.array([3]), np.array([0.5, 0.4]), 3)
     assert open_set_at_fpir(result, 0.5).tpir == 0.0
     assert open_set_at(result, 0.0).tpir == 0.0
+
+
+def test_where_no_threshold_keeps_strangers_out_nobody_is_identified() -> None:
+    """Two of four strangers share the highest score: a rate of 1 in 4 asks for a threshold above it."""
+    result = SearchResult(np.array([0.9, 0.25]), np.array([1, 1]), np.array([0.9, 0.9, 0.3, 0.2]), 3)
+    assert tpir_at_fpir(result, 0.25) == 0.0
+    assert tpir_at_fpir(result, 0.5) == open_set_at_fpir(result, 0.5).tpir == 0.5
+    collapsed = search(np.ones((4, 2)), ["a", "b", "x", "y"], np.ones((2, 2)), ["a", "b"])
+    assert tpir_at_fpir(collapsed, 0.5) == 0.0
+    with pytest.raises(UndefinedMetricError, match="not measurable on 4"):
+        tpir_at_fpir(result, 0.2)
 
 
 def test_probe_that_is_itself_enrolled_is_excluded() -> None:

@@ -28,6 +28,7 @@ from mien.evaluation import (
     rule_of_three,
     tar_at_fmrs,
 )
+from mien.evaluation.verification import tar_at_fmr
 from tests.golden import _reference_evaluation as slow
 
 # Quarters make ties frequent and are exact in binary.
@@ -95,6 +96,15 @@ def test_no_observed_threshold_qualifies() -> None:
     saturated = comparisons([0.2, 1.0], [1.0, 1.0, 0.0, 0.0])
     with pytest.raises(UndefinedMetricError, match="2 non-mated comparisons share the highest score"):
         point_at_fmr(det_curve(saturated), 0.25)
+
+
+def test_where_no_observed_threshold_qualifies_nobody_is_accepted() -> None:
+    """Two of ten strangers share the highest score: a rate of 1 in 10 asks for a threshold above it."""
+    curve = det_curve(Comparisons(np.array([0.3, 0.9]), np.array([0.1] * 7 + [0.4] + [0.9] * 2)))
+    assert tar_at_fmr(curve, 0.1) == 0.0
+    assert tar_at_fmr(curve, 0.2) == point_at_fmr(curve, 0.2).tar == 0.5
+    with pytest.raises(UndefinedMetricError, match="not measurable on 10"):
+        tar_at_fmr(curve, 0.01)
 
 
 def test_rate_below_resolution_is_not_measurable() -> None:

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mien.errors import UndefinedMetricError
-from mien.evaluation import all_pairs, mean_templates, open_set_at_fpir, personalised_search, search
+from mien.evaluation import all_pairs, mean_templates, personalised_search, search
+from mien.evaluation.identification import tpir_at_fpir
 from mien.layout import Vector
 from mien.methods.base import Embeddings
 from mien.methods.personal import PersonalModel
@@ -37,7 +38,7 @@ def generic_figures(bench: Workbench, theta: Vector, people: tuple[str, ...]) ->
     result = personalised_search(embeddings[probes], labels[probes], embeddings[enrolled], labels[enrolled])
     for name, target in TARGETS.items():
         with contextlib.suppress(UndefinedMetricError):
-            found[f"generic_tpir_{name}"] = open_set_at_fpir(result, target).tpir
+            found[f"generic_tpir_{name}"] = tpir_at_fpir(result, target)
     return found | template_figures(embeddings, labels)
 
 
@@ -64,7 +65,7 @@ def template_figures(embeddings: Embeddings, labels: NDArray[np.int64]) -> dict[
         result = search(templates.vectors[~enrolled], people[~enrolled], templates.vectors[enrolled], people[enrolled])
         for name, target in TARGETS.items():
             with contextlib.suppress(UndefinedMetricError):
-                found[f"template_tpir_{name}"] = open_set_at_fpir(result, target).tpir
+                found[f"template_tpir_{name}"] = tpir_at_fpir(result, target)
     return found
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.errors import EmptyFolderError
+from mien.evaluation import all_pairs
 from simulation.faces import workbench
-from simulation.faces.workbench import Workbench, open_workbench
+from simulation.faces.workbench import Workbench, error_rates, open_workbench
 
 
 @pytest.fixture(scope="module")
@@ -123,3 +124,18 @@ def test_verification_counts_its_comparisons(bench: Workbench) -> None:
     assert {name: len(crops) for name, crops in cohort.crops.items()} == {"a": 20, "b": 10}
     assert cohort.labels["a"].tolist() == [0] * 10 + [1] * 10
     assert cohort.public is not None
+
+
+def test_a_collapsed_model_counts_in_every_mean() -> None:
+    """Left out of TAR's mean over seeds, a seed that collapsed would flatter the others' system."""
+    targets = {"tar_1e-1": 0.1, "tar_1e-3": 1e-3}
+    labels = np.repeat(np.arange(5), 2)
+    wholly = error_rates(all_pairs(np.ones((10, 4)), labels), targets)
+    assert wholly == {"mated": 5.0, "non_mated": 40.0, "eer": 0.5, "tar_1e-1": 0.0}  # 40 cannot tell of 1e-3
+    nearly = all_pairs(np.concatenate([np.ones((9, 4)), [[1.0, 1.0, 1.0, 0.9]]]), labels)
+    assert error_rates(nearly, targets)["tar_1e-1"] == 0.0
+
+
+def test_where_nobody_has_a_second_picture_there_is_no_error_rate() -> None:
+    found = error_rates(all_pairs(np.eye(4), np.arange(4)), {"tar_1e-1": 0.1})
+    assert found == {"mated": 0.0, "non_mated": 6.0}

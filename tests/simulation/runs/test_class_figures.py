@@ -105,5 +105,16 @@ class TestMeasured:
         assert found.band["fmr"][0] == pytest.approx(0.1)
         assert found.band["high"][0] == 1.0
 
+    def test_where_no_score_keeps_a_rate_its_tar_is_0(self) -> None:
+        # As above, in shares of one in ten and one in three; one in a thousand asks for more than 100 strangers.
+        mated = np.concatenate([np.linspace(0.1, 0.9, 30), np.full(30, 0.95)])
+        strangers = np.concatenate([np.linspace(-0.5, 0.3, 80), np.full(20, 0.95)])
+        whom, pairs = np.arange(60) % 30, np.stack([np.arange(100) % 30, (np.arange(100) + 7) % 30], axis=1)
+        spec = EvaluationSpec(replicates=100, targets=(0.3, 0.1, 1e-3))
+        third, tenth, thousandth = measured(Comparisons(mated, strangers, whom, pairs), spec).points
+        assert third["tar"] > 0.5
+        assert (tenth["tar"], "not_measurable" in tenth) == (0.0, True)
+        assert "tar" not in thousandth
+
     def test_a_collapsed_model_errs_half_the_time(self) -> None:
         assert eer_of(Comparisons(np.full(3, 0.5), np.full(4, 0.5))) == 0.5
