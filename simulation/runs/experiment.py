@@ -379,12 +379,19 @@ def table_lines(results: Results, table: Table) -> list[str]:
 
 
 def table_cells(results: Results, table: Table) -> list[tuple[str, ...]]:
-    """Return a table's cells as text: label, the paper's figures, one cell a column, number of runs."""
+    """Return a table's cells as text: label, the paper's figures, one cell a column, number of runs.
+
+    A figure that not all runs have says how many do.
+    """
     rows = []
     for row in table.rows:
         paper = row.paper or ("",) * len(table.paper_columns)
-        ours = [cell_text(results.estimate(row.name, column.metric), column) for column in table.columns]
         runs = sum((row.name, seed) in results.records for seed in results.seeds)
+        found = [(results.estimate(row.name, column.metric), column) for column in table.columns]
+        ours = [
+            cell_text(each, column) + (f" ({each.num} of {runs})" if each is not None and each.num < runs else "")
+            for each, column in found
+        ]
         rows.append((row.label, *paper, *ours, str(runs)))
     return rows
 

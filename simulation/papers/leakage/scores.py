@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from mien.errors import UndefinedMetricError
-from mien.evaluation import Comparisons, det_curve, point_at_fmr
+from mien.evaluation import Comparisons, det_curve
+from mien.evaluation.verification import tar_at_fmr
 
 TARGET_FMR: Final = 0.01
 EXCHANGES: Final = 200
@@ -39,7 +40,7 @@ def linkage(scores_SC: Matrix, member_SC: Members, rng: np.random.Generator) -> 
         "non_mated": float((~member_SC).sum()),
     }
     with contextlib.suppress(UndefinedMetricError):  # below 100 non-mated comparisons the table says "not measured"
-        figures["tar"] = point_at_fmr(det_curve(Comparisons(mated, non_mated)), TARGET_FMR).tar
+        figures["tar"] = tar_at_fmr(det_curve(Comparisons(mated, non_mated)), TARGET_FMR)
     return figures
 
 

@@ -168,6 +168,15 @@ def test_markdown_stands_beside_the_paper() -> None:
     assert "not measured" in markdown(Results(one, (0, 1), {}))
 
 
+def test_a_figure_says_of_how_many_runs_it_is_where_some_lack_it() -> None:
+    rows, columns = (Row("a", "A", {}),), (Column("EER", "eer"), Column("TAR", "tar"))
+    study = Experiment("toy", "Toy", measure, (Table("One", rows, columns),))
+    metrics = ({"eer": 0.5, "tar": 0.25}, {"eer": 0.5}, {"eer": 0.5, "tar": 0.25})
+    records = {("a", seed): {"metrics": each} for seed, each in enumerate(metrics)}
+    (line,) = [line for line in markdown(Results(study, (0, 1, 2), records)).splitlines() if line.startswith("| A ")]
+    assert line == "| A | 50.00 ± 0.00 | 25.00 ± 0.00 (2 of 3) | 3 |"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "low", "is_told"),
     [
