@@ -8,14 +8,14 @@ frozen, and 36 clients of 17 people each train a linear adapter behind it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from mien.layout import Vector
-from mien.methods.proxies import CLASSES
+from mien.methods.proxies import CLASSES, normalised
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.engines.engine import Run, run_task
 from simulation.engines.runtimes import OncePerRound
@@ -47,6 +47,7 @@ def measure(job: Job) -> Mapping[str, Any]:
 class Made:
     """What a row's system made of a model: it, class embeddings (K, D) where there are any, losses and angles.
 
+    Class embeddings are in the order of `clients`, one client's people after another's.
     `clients` are the people of each, whom central training had in one place; `test` are people whom nobody trained on.
     """
 
@@ -68,15 +69,27 @@ def train(bench: Workbench, job: Job) -> Made:
         local = from_mapping(LocalSpec, {**settings["local"], "epochs": settings["rounds"]})
         head = {"scale": 1.0, "margin": 0.0, "start": settings["start"], **settings["head"]}
         central = bench.trained_centrally(people, head.pop("kind"), local, job.seed, **head)
-        return Made(central.theta, clients, test, central.private[CLASSES])
+        order = [people.index(name) for held in clients.values() for name in held]
+        return Made(central.theta, clients, test, central.private[CLASSES][order])
     task_data = settings["task"]
     options = {**task_data["options"], "identities": max(len(held) for held in clients.values())}
     task = from_mapping(TaskSpec, {**task_data, "options": options, "seed": job.seed})
     cohort = bench.cohort(clients, public)
+    if "class_length" in settings:
+        cohort = replace(cohort, private=_drawn(clients, bench.dim, settings["class_length"], job.seed))
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime))
     losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
     w_KD = np.concatenate([_classes(run, client, bench.dim) for client in clients])
     return Made(run.state.theta, clients, test, w_KD, {**losses, "angles": class_angles(run.state, run.cohort)})
+
+
+def _drawn(clients: Mapping[str, Sequence[str]], dim: int, length: float, seed: int) -> dict[str, dict[str, Vector]]:
+    """Return class embeddings (L, D) of this length in random directions, as if each client had kept them."""
+    drawn = np.random.default_rng([seed, 6])
+    return {
+        client: {CLASSES: np.float32(length) * normalised(drawn.normal(size=(len(held), dim)))}
+        for client, held in clients.items()
+    }
 
 
 def _classes(run: Run, client: str, dim: int) -> Vector:

@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from mien.methods.proxies import class_means
+from mien.methods.proxies import class_means, normalised
 from simulation.faces.datasets import dataset_of
 from simulation.faces.workbench import Workbench, open_small_network
 from simulation.papers.fedgc import Made, train
@@ -55,16 +56,28 @@ def _lengths(bench: Workbench, made: Made) -> dict[str, float]:
 def nearest(bench: Workbench, made: Made) -> dict[str, float]:
     """Return the cosine of a trained person's mean embedding to the nearest other one's, on average over people.
 
-    `nearest_own` is that to a person of the same client, `nearest_other` to one of another client (Figures 3c and 3d).
+    `nearest_own` is that to a person of the same client, `nearest_other` to one of another client (Figures 3c and 3d);
+    `class_nearest_own` and `class_nearest_other` are those of class embeddings, where there are any, which are what the
+    correction moves, and `class_to_own` is a class embedding's cosine to its person's mean embedding.
     """
     names = [name for held in made.clients.values() for name in held]
     crops, label_N = bench.labelled(names)
     mean_KD = class_means(bench.runtime.embed(made.theta, crops), label_N, len(names)).astype(np.float64)
     client_K = np.repeat(np.arange(len(made.clients)), [len(held) for held in made.clients.values()])
-    cos_KK = mean_KD @ mean_KD.T
+    found = {f"nearest_{whose}": cosine for whose, cosine in _nearest(mean_KD, client_K).items()}
+    if made.classes is None:
+        return found
+    w_KD = normalised(made.classes).astype(np.float64)
+    found |= {f"class_nearest_{whose}": cosine for whose, cosine in _nearest(w_KD, client_K).items()}
+    return {**found, "class_to_own": float((w_KD * mean_KD).sum(axis=1).mean())}
+
+
+def _nearest(unit_KD: NDArray[np.float64], client_K: NDArray[np.int64]) -> dict[str, float]:
+    """Return the mean over rows of the largest cosine to another one of the same client ("own"), and of an other's."""
+    cos_KK = unit_KD @ unit_KD.T
     np.fill_diagonal(cos_KK, -1.0)
     is_own_KK = client_K[:, None] == client_K[None, :]
     return {
-        "nearest_own": float(np.where(is_own_KK, cos_KK, -1.0).max(axis=1).mean()),
-        "nearest_other": float(np.where(is_own_KK, -1.0, cos_KK).max(axis=1).mean()),
+        "own": float(np.where(is_own_KK, cos_KK, -1.0).max(axis=1).mean()),
+        "other": float(np.where(is_own_KK, -1.0, cos_KK).max(axis=1).mean()),
     }

@@ -65,9 +65,51 @@ def test_a_row_has_a_class_embedding_for_each_person_and_its_figures(name: str, 
     assert figures["length_w"] == pytest.approx(lengths.mean())
     if name == "fixed":  # as they were drawn: N(0, 0.01) in each of `dim` directions
         assert lengths.mean() == pytest.approx(0.01 * bench.dim**0.5, rel=0.1)
+    assert figures["class_to_own"] == pytest.approx(_cosine_to_own(bench, made), abs=1e-5)
     features_ND = bench.runtime.features(made.theta, bench.labelled(made.test)[0])
     assert figures["length_f"] == pytest.approx(np.linalg.norm(features_ND, axis=1).mean())
     assert -1 <= figures["nearest_own"] <= 1
+
+
+def _cosine_to_own(bench: Workbench, made: Made) -> float:
+    """Return the mean cosine of class embeddings to the mean embeddings of the people that a task numbers so."""
+    assert made.classes is not None
+    found, rows = [], iter(made.classes.astype(np.float64))
+    for name in (name for held in made.clients.values() for name in held):
+        mean = bench.runtime.embed(made.theta, bench.crops_of(name)).mean(axis=0, dtype=np.float64)
+        row = next(rows)
+        found.append(row @ mean / np.linalg.norm(row) / np.linalg.norm(mean))
+    return float(np.mean(found))
+
+
+def test_central_training_s_class_embeddings_are_in_the_clients_order(bench: Workbench) -> None:
+    """They were in the order of people's names: each is nearer to its own person than to the next client's."""
+    settings = ROWS["central"].settings
+    made = train(bench, Job("central", 0, {**settings, "rounds": 12}))
+    assert made.classes is not None
+    ordered = _cosine_to_own(bench, made)
+    assert ordered > _cosine_to_own(bench, replace(made, classes=np.roll(made.classes, 1, axis=0))) + 0.1
+
+
+def test_class_embeddings_begin_at_the_length_that_a_row_says(bench: Workbench) -> None:
+    made = {name: train(bench, Job(name, 0, ROWS[name].settings)).classes for name in ("long_fixed", "long_fedgc")}
+    fixed, corrected = made["long_fixed"], made["long_fedgc"]
+    assert fixed is not None
+    assert corrected is not None
+    np.testing.assert_allclose(np.linalg.norm(fixed, axis=1), 1.5, rtol=1e-5)
+    assert (np.linalg.norm(fixed[:, None] - fixed[None], axis=2) + 9 * np.eye(len(fixed)) > 1).all()  # all differ
+    moved = np.linalg.norm(corrected - fixed, axis=1)
+    assert (moved > 0).all()  # from the same ones: trained, they are near where they began
+    assert moved.max() < 1.5
+
+
+def test_the_nearest_class_embedding_is_told_by_client(bench: Workbench) -> None:
+    one, two, three, four = bench.people[:4]
+    classes = np.zeros((4, bench.dim), np.float32)
+    classes[:, :3] = [[2, 0, 0], [0, 1, 0], [4, 3, 0], [0, 0, 1]]
+    figures = nearest(bench, Made(bench.theta, {"a": (one, two), "b": (three, four)}, (), classes))
+    assert figures["class_nearest_own"] == pytest.approx(0)
+    assert figures["class_nearest_other"] == pytest.approx((0.8 + 0.6 + 0.8 + 0) / 4)
 
 
 def test_the_nearest_person_is_told_by_client(bench: Workbench) -> None:
