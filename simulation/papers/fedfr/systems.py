@@ -15,7 +15,7 @@ from device_sdk.runtimes.torch_runtime import TorchRuntime
 from mien.layout import Vector
 from mien.methods import find_method
 from mien.methods.base import Crops, DeviceInput, Embeddings, Objective, Trained, TrainingJob, never_stop
-from mien.methods.personal import PersonalModel, distil, fine_tune, personal_model
+from mien.methods.personal import DistillationSpec, PersonalModel, distil, fine_tune, personal_model
 from mien.methods.proxies import class_means, one_hot_rows
 from mien.methods.spreadout import SpreadOutSpec, spread_out
 from mien.specs import LocalSpec, TaskSpec, from_mapping
@@ -190,7 +190,8 @@ def _clients_models(
         }
     if use == "branch":
         return {name: personal_model(part, theta, run.cohort.private[name]) for name in split.clients}
-    adapt = {"fine_tune": fine_tune, "distil": distil}[use]
+    spec = DistillationSpec(weight=settings.get("distillation", 1.0))
+    adapt = {"fine_tune": fine_tune, "distil": functools.partial(distil, spec=spec)}[use]
     local = replace(task.local, epochs=settings["adapt_epochs"])
     stage_two = replace(task, local=local)
     return {name: adapt(_after(split, stage_two, run, name), runtime) for name in split.clients}
