@@ -83,6 +83,21 @@ def test_rows_of_the_blocks_train_sface_and_no_adapter(name: str) -> None:
     np.testing.assert_array_equal(part.scatter(trained.theta, part.gather(before)), before)  # and nothing else
 
 
+def test_a_row_says_how_much_distillation_weighs() -> None:
+    """At weight 0 it is fine-tuning, and the more it weighs the further it is from that."""
+    settings = {**ROWS["kd"].settings, "adapt_epochs": 4}
+    split = Split.draw(None, settings, seed=1)
+
+    def thetas(**changes: Any) -> Any:
+        models = SYSTEMS["federated"](split, {**settings, **changes}, 1).personal
+        return np.concatenate([model.theta for model in models.values()])
+
+    tuned = thetas(personal="fine_tune")
+    away = [np.abs(thetas(distillation=weight) - tuned).max() for weight in (0.0, 1.0, 10.0)]
+    assert away[0] < 1e-5 < away[1] < away[2]
+    assert np.abs(thetas() - tuned).max() == pytest.approx(away[1])  # 1 is the weight unless a row says otherwise
+
+
 def test_people_with_too_few_pictures_for_the_tests_are_refused() -> None:
     settings = {**ROWS["fedfr"].settings, "test_images": [40, 60]}
     with pytest.raises(EmptyFolderError, match="9 of 9 people of clients have no picture left"):
