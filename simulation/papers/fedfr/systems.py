@@ -191,7 +191,9 @@ def _clients_models(
     if use == "branch":
         return {name: personal_model(part, theta, run.cohort.private[name]) for name in split.clients}
     spec = DistillationSpec(weight=settings.get("distillation", 1.0))
-    adapt = {"fine_tune": fine_tune, "distil": functools.partial(distil, spec=spec)}[use]
+    ways: Mapping[str, Callable[..., PersonalModel]]
+    ways = {"fine_tune": fine_tune, "distil": functools.partial(distil, spec=spec)}
+    adapt = ways[use]
     local = replace(task.local, epochs=settings["adapt_epochs"])
     stage_two = replace(task, local=local)
     return {name: adapt(_after(split, stage_two, run, name), runtime) for name in split.clients}
