@@ -92,13 +92,13 @@ def test_central_training_s_class_embeddings_are_in_the_clients_order(bench: Wor
 
 
 def test_class_embeddings_begin_at_the_length_that_a_row_says(bench: Workbench) -> None:
-    made = {name: train(bench, Job(name, 0, ROWS[name].settings)).classes for name in ("long_fixed", "long_fedgc")}
-    fixed, corrected = made["long_fixed"], made["long_fedgc"]
+    made = {name: train(bench, Job(name, 0, ROWS[name].settings)).classes for name in ("long_fixed", "long_fedpe")}
+    fixed, moving = made["long_fixed"], made["long_fedpe"]
     assert fixed is not None
-    assert corrected is not None
+    assert moving is not None
     np.testing.assert_allclose(np.linalg.norm(fixed, axis=1), 1.5, rtol=1e-5)
     assert (np.linalg.norm(fixed[:, None] - fixed[None], axis=2) + 9 * np.eye(len(fixed)) > 1).all()  # all differ
-    moved = np.linalg.norm(corrected - fixed, axis=1)
+    moved = np.linalg.norm(moving - fixed, axis=1)
     assert (moved > 0).all()  # from the same ones: trained, they are near where they began
     assert moved.max() < 1.5
 
