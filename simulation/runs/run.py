@@ -142,6 +142,8 @@ def _run(
                 "engine": engine_name,
                 **spent.note("rounds"),
             }
+            if is_federated and step.record.round == 1 and (capped := _capped(plan, step.record)):
+                record.setdefault("warning", capped)
             if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
                 record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
                 spent.note("after")
@@ -438,6 +440,23 @@ def _round_record(record: RoundRecord, *, with_losses: bool) -> dict[str, Any]:
         **({"workers": list(record.workers)} if record.workers else {}),
         **({"warning": record.warning} if record.warning else {}),
     }
+
+
+def _capped(plan: Plan, record: RoundRecord) -> str:
+    """Return what is to be said where a mean by images is not one, for clients' weights end at the task's largest.
+
+    The record's weight tells whether clients weigh by their images at all.
+    """
+    most, held = plan.spec.task.privacy.max_weight, plan.partition.clients
+    images = {client: sum(len(each.images) for each in people) for client, people in held.items()}
+    heavy = sum(number > most for number in images.values())
+    by_images = sum(min(images[client], most) for client in record.devices)
+    if most == 1 or not heavy or record.weight != by_images:
+        return ""
+    return (
+        f"{heavy} of {len(images)} clients hold more images than privacy.max_weight ({most}) and weigh as if they had "
+        "that many, so the mean is not by images; raise it where it is meant to be (up to 65535)"
+    )
 
 
 def seconds_left(times: Sequence[float], rounds_left: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,18 @@ def test_the_evaluation_says_on_what_it_was_trained(tmp_path: Path, monkeypatch:
     rounds = [line for line in told if line.startswith("round ")]
     assert "left" not in rounds[0]
     assert rounds[1].endswith(" s left")
+
+
+@pytest.mark.parametrize(("most", "is_told"), [(3, True), (64, False), (1, False)])
+def test_a_mean_by_images_that_is_none_is_told(most: int, is_told: bool, tmp_path: Path) -> None:
+    """Clients of more images than the largest weight count alike, as if nobody had asked for their numbers."""
+    spec = parse(SMALL)
+    task = replace(spec.task, privacy=replace(spec.task.privacy, max_weight=most))
+    told: list[str] = []
+    found = run_experiment(replace(spec, task=task), tmp_path / "out", tmp_path, tell=told.append)
+    said = [line for line in told if f"hold more images than privacy.max_weight ({most})" in line]
+    assert [line.startswith("warning: round 1: ") for line in said] == [True] * is_told
+    assert len(found.get("warnings", [])) == is_told
 
 
 SILOS = """
