@@ -100,6 +100,7 @@ def _run(
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
         run.journal.take_up(header, done)
+        spent.add_rounds(run.records())
     else:
         run.start(spec, header)
     spent.note("faces")
@@ -262,12 +263,21 @@ def _pretrained(
 
 
 class Spent:
-    """Time of a run's parts, in seconds of processor and of wall clock; of a resumed run, this process's share."""
+    """Time of a run's parts, in seconds of processor and of wall clock.
+
+    Of a resumed run they are all of its rounds, and of the other parts this process's share: each process takes those
+    anew.
+    """
 
     def __init__(self) -> None:
         self.cpu_s: dict[str, float] = {}
         self.wall_s: dict[str, float] = {}
         self._last = (time.process_time(), time.monotonic())
+
+    def add_rounds(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Count the time of rounds that an earlier process took."""
+        for total, name in ((self.cpu_s, "cpu_s"), (self.wall_s, "wall_s")):
+            total["rounds"] = round(math.fsum(record.get(name, 0.0) for record in records), 3)
 
     def note(self, part: str) -> dict[str, float]:
         """Count the time since the last note to `part` and return it."""

@@ -150,7 +150,10 @@ class TestRun:
         thetas = [read_model(tmp_path / name / "model").theta for name in ("killed", "whole")]
         np.testing.assert_array_equal(thetas[0], thetas[1])
         assert resumed["after"] == whole["after"]
-        assert [r["round"] for r in RunFolder(tmp_path / "killed").records()] == list(range(1, 13))
+        records = RunFolder(tmp_path / "killed").records()
+        assert [r["round"] for r in records] == list(range(1, 13))
+        for unit in ("cpu_s", "wall_s"):  # of all rounds, whichever process took them
+            assert resumed["run"][unit]["rounds"] == pytest.approx(sum(record[unit] for record in records), abs=0.01)
         assert not list((tmp_path / "killed").glob("checkpoint.*"))
         assert run_experiment(spec, tmp_path / "killed", tmp_path, resume=True, tell=quiet) == resumed
 
