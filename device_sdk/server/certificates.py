@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import select
 import socket
+import time
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -78,6 +79,7 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
     connection = SSL.Connection(context, raw)
     connection.set_tlsext_host_name(host.encode())
     connection.set_connect_state()
+    ends_s = time.monotonic() + timeout_s  # of the whole: whoever drips would keep a device for ever
     while True:
         try:
             connection.do_handshake()
@@ -85,7 +87,8 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
         except SSL.WantReadError:
             poll = select.poll()  # not `select`, which knows no descriptor above 1,023
             poll.register(raw, select.POLLIN)
-            if not poll.poll(timeout_s * 1000):
+            left_s = ends_s - time.monotonic()
+            if left_s <= 0 or not poll.poll(left_s * 1000):
                 raise TimeoutError("no answer within the handshake") from None
     return tuple((connection.get_peer_cert_chain(as_cryptography=True) or [])[:MAX_CHAIN])
 

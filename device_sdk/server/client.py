@@ -25,6 +25,7 @@ from device_sdk.server.join import check_server
 from device_sdk.server.offers import Manifest, Progress
 from device_sdk.server.retry import Retries, RetryPolicy
 from device_sdk.server.rpc import CLOCK_TOLERANCE_S, UNARY_S, Hello, call, open_channel, say_hello, told_by
+from device_sdk.server.stage_ends import StageEnds
 from mien.errors import (
     CertificateError,
     ConfigError,
@@ -355,9 +356,10 @@ class CoordinatorClient:
         """Yield where a round is, whenever that changes, until it is CLOSED or ABORTED.
 
         A broken stream is opened again; the first event after that may repeat the last one. Raises UnreachableError
-        when the server stays away for longer than the settings' patience.
+        when the server stays away for longer than the settings' patience, LateError where it does not end a stage long
+        after its deadline, however often it tells of it.
         """
-        retries = self._retries()
+        retries, ends = self._retries(), StageEnds(self._clock)
         request = rounds_pb2.FollowRoundRequest(round=round_message(ref))
         while True:
             heard = False
@@ -367,9 +369,11 @@ class CoordinatorClient:
                     heard = True
                     retries.progress()
                     event = _stage_event(message)
-                    yield event
                     if event.stage in (Stage.CLOSED, Stage.ABORTED):
+                        yield event
                         return
+                    ends.hear(event.stage, event.remaining_s)
+                    yield event
                 error: MienError = UnreachableError(f"{SERVER} stopped telling about the round; retry")
             except grpc.RpcError as rpc_error:
                 error = told_by(rpc_error, SERVER)

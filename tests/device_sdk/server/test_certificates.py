@@ -96,6 +96,31 @@ def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path)
         fetch_unverified_chain(address, timeout_s=60)
 
 
+@contextlib.contextmanager
+def a_dripping_handshake() -> Iterator[str]:
+    """Yield the address of a listener that sends one caller a handshake, a byte every hundredth of a second."""
+    over = threading.Event()
+
+    def drip(listener: socket.socket) -> None:
+        raw, _ = listener.accept()
+        with contextlib.suppress(OSError), raw:
+            raw.sendall(bytes.fromhex("160303100002000ffc0303"))  # a record of 4,096 bytes: at least 40 s
+            while not over.wait(0.01):
+                raw.sendall(bytes(1))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = threading.Thread(target=drip, args=(listener,))
+        server.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        over.set()
+        server.join(60)
+
+
+def test_a_handshake_that_drips_ends_all_the_same() -> None:
+    with a_dripping_handshake() as address, pytest.raises(UnreachableError, match="does not answer"):
+        fetch_unverified_chain(address, timeout_s=0.5)
+
+
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """Have every descriptor below 1,024 in use, which is all that `select` can wait for."""

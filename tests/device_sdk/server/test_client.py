@@ -340,6 +340,26 @@ def test_a_late_device_is_told_in_the_stream(fleet: Fleet) -> None:
         list(client.follow(REF))
 
 
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_coordinator_that_never_ends_a_stage_keeps_no_phone(fleet: Fleet, breaks: bool) -> None:
+    def follow() -> Iterable[rounds_pb2.StageEvent]:
+        for _ in range(1 if breaks else 10_000):
+            yield from events(rounds_pb2.TRAINING)
+        raise BrokenConnectionError
+
+    def listen(client: CoordinatorClient) -> None:
+        for event in client.follow(REF):
+            seen.append(event.stage)
+            assert len(seen) < 1000, "it listens on"
+            clock.sleep(20)
+
+    clock, seen = ShiftedClock(), list[Stage | None]()
+    with connected(fleet, Script(follow=follow), clock=clock) as client, pytest.raises(LateError, match="did not end"):
+        listen(client)
+    assert set(seen) == {Stage.TRAINING}
+    assert 20 < len(seen) <= 31  # pauses after breaks count too
+
+
 def test_a_stage_of_a_newer_server_is_no_error(fleet: Fleet) -> None:
     script = Script(follow=lambda: events(99, rounds_pb2.CLOSED))
     with connected(fleet, script) as client:
