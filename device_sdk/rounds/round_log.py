@@ -208,7 +208,8 @@ class RoundLog:
             if missing := self.further.missing(Note.parse(seen.note)):
                 return _lacking(missing, self.further, sought.what)
             if not seen.cosigned_unix_s:
-                if last is None or self.clock.now() - last.cosigned_unix_s > GRACE_S or self.registrar_answers():
+                # Either way: a clock that was set back must not lengthen the hour.
+                if last is None or abs(self.clock.now() - last.cosigned_unix_s) > GRACE_S or self.registrar_answers():
                     return _uncosigned(sought.what)
                 seen = replace(seen, cosigned_unix_s=last.cosigned_unix_s)
         except TransparencyError as error:

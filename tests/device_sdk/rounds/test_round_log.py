@@ -186,6 +186,16 @@ def test_while_the_registrar_is_away_the_phone_goes_on_for_an_hour(phone: Phone,
     assert isinstance(phone.check(coordinator.append(statement(4)), statement(4)), Wait)
 
 
+@pytest.mark.parametrize(("ahead_s", "goes_on"), [(GRACE_S, True), (GRACE_S + 1, False), (10 * 86400, False)])
+def test_a_clock_that_is_set_back_adds_no_time_without_the_registrar(
+    phone: Phone, coordinator: Coordinator, ahead_s: float, goes_on: bool
+) -> None:
+    phone.check(coordinator, statement(2))
+    coordinator.is_cosigned = phone.registrar_is_there = False
+    phone.clock.unix_s -= ahead_s
+    assert isinstance(phone.check(coordinator.append(statement(3)), statement(3)), str) is goes_on
+
+
 def test_what_was_taken_without_a_cosignature_binds_the_coordinator(phone: Phone, coordinator: Coordinator) -> None:
     phone.check(coordinator, statement(2))
     phone.registrar_is_there = False
