@@ -67,9 +67,18 @@ public final class RevocationList {
         return crl.getRevokedCertificate(serial) != null;
     }
 
-    /** Throws COHORT for a list that is too old to tell who was revoked. */
+    /**
+     * Throws COHORT for a list that is too old to tell who was revoked, or will not be for too long: one of the future, which
+     * a registrar with a wrong clock signed, could be handed on until its time has come.
+     */
     public void checkAge(long nowMs) {
         long ageMs = nowMs - crl.getThisUpdate().getTime();
+        if (-ageMs > MAX_AGE_MS) {
+            throw new MienException(
+                    ErrorCode.COHORT,
+                    "the list of revoked phones is dated " + -ageMs / HOUR_MS + " hours ahead of this phone's clock; nothing"
+                            + " was sent. Check the clock, and tell the operator to check the registrar's");
+        }
         if (ageMs > MAX_AGE_MS) {
             throw new MienException(
                     ErrorCode.COHORT,

@@ -55,6 +55,11 @@ final class Tls {
      * sent. Throws UNREACHABLE when nobody answers or what answers does not speak TLS 1.3.
      */
     static List<X509Certificate> unverifiedChain(Address address) {
+        return unverifiedChain(address, HANDSHAKE_MS);
+    }
+
+    /** As {@link #unverifiedChain(Address)}; the handshake as a whole has so long, or whoever drips would keep a device for ever. */
+    static List<X509Certificate> unverifiedChain(Address address, int handshakeMs) {
         List<X509Certificate> shown = new ArrayList<>();
         X509TrustManager notes =
                 new X509TrustManager() {
@@ -74,11 +79,14 @@ final class Tls {
                     }
                 };
         try (Socket raw = new Socket()) {
-            raw.connect(new InetSocketAddress(address.host, address.port), HANDSHAKE_MS);
-            raw.setSoTimeout(HANDSHAKE_MS);
+            raw.connect(new InetSocketAddress(address.host, address.port), handshakeMs);
+            raw.setSoTimeout(handshakeMs);
             SSLSocketFactory factory = context(null, new TrustManager[] {notes});
+            Thread end = closing(raw, handshakeMs);
             try (SSLSocket socket = (SSLSocket) factory.createSocket(raw, address.host, address.port, false)) {
                 socket.startHandshake();
+            } finally {
+                end.interrupt();
             }
         } catch (IOException error) {
             // A server that wants a client certificate may end the connection after it has shown its own.
@@ -90,6 +98,24 @@ final class Tls {
             }
         }
         return shown;
+    }
+
+    /** Returns what closes a connection after a time, unless it is interrupted. */
+    private static Thread closing(Socket raw, int afterMs) {
+        Thread end =
+                new Thread(
+                        () -> {
+                            try {
+                                Thread.sleep(afterMs);
+                                raw.close();
+                            } catch (InterruptedException | IOException over) {
+                                return; // it ended by itself, or is closed
+                            }
+                        },
+                        "mien-handshake-end");
+        end.setDaemon(true);
+        end.start();
+        return end;
     }
 
     private static SSLSocketFactory context(KeyManager[] own, TrustManager[] trust) {

@@ -8,6 +8,9 @@ public final class Outcome {
     /** No coordinator that means well names a longer pause than a day. */
     public static final long LONGEST_PAUSE_MS = 24 * 60 * 60_000L;
 
+    private static final long LEAST_PAUSE_MS = 200;
+    private static final long UNSAID_PAUSE_MS = 60_000;
+
     /** What became of it. */
     public enum Kind {
         /** The round closed with this device's contribution in its sum. */
@@ -54,9 +57,13 @@ public final class Outcome {
         return new Outcome(kind, round, code, reason, 0, "", 0);
     }
 
-    /** Returns that the coordinator has no work, and named a pause, which counts as no less than none and no more than a day. */
+    /**
+     * Returns that the coordinator has no work, and named a pause, which counts as no less than a fifth of a second, so that a
+     * phone does not ask without end, and no more than a day; as a minute where it is no number.
+     */
     static Outcome noWork(double retryAfterS, String reason) {
-        return wait((long) Math.min(1000 * Math.max(0, retryAfterS), LONGEST_PAUSE_MS), reason);
+        double named = Double.isNaN(retryAfterS) ? UNSAID_PAUSE_MS : 1000 * retryAfterS;
+        return wait((long) Math.min(Math.max(LEAST_PAUSE_MS, named), LONGEST_PAUSE_MS), reason);
     }
 
     static Outcome wait(long retryAfterMs, String reason) {

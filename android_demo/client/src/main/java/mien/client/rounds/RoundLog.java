@@ -165,7 +165,8 @@ public final class RoundLog {
                             + " log of rounds with this " + sought.what + "; the operator sees why");
         }
         if (seen.cosignedUnixS == 0) {
-            boolean mayWait = last == null || clock.unixMs() / 1000 - last.cosignedUnixS > GRACE_S;
+            // Either way: a clock that was set back must not lengthen the hour.
+            boolean mayWait = last == null || Math.abs(clock.unixMs() / 1000 - last.cosignedUnixS) > GRACE_S;
             if (mayWait || registrarAnswers.getAsBoolean()) {
                 return Outcome.wait(
                         PAUSE_MS,

@@ -13,6 +13,13 @@ public final class DpSpec {
     /** Most that noise of phones' own may promise and still count as noise: above it two sums' difference tells much. */
     private static final double MOST_EPSILON = 16;
 
+    /** As Python has it: beyond these a promise bounds nothing, or nothing that can be reckoned. */
+    private static final double MOST_RATE = 1e3;
+
+    private static final double LEAST_DELTA = 1e-30;
+    private static final double DELTA_END = 0.1;
+    private static final int MOST_TIMES = 100_000;
+
     /** "none", "central_gaussian" or "skellam". */
     public final String name;
 
@@ -36,14 +43,19 @@ public final class DpSpec {
         minSeparation = fields.count("min_separation", 0);
         dishonestShare = fields.real("dishonest_share");
         targetQuantile = fields.real("target_quantile");
-        fields.real("clip_lr");
+        double clipLr = fields.real("clip_lr");
         boolean counts = fields.text("accounting").equals("participations");
         fields.end();
         boolean isPossible =
-                noiseMultiplier > 0
-                        && epsilon > 0
-                        && delta > 0
+                isRate(noiseMultiplier)
+                        && isRate(epsilon)
+                        && delta >= LEAST_DELTA
+                        && delta < DELTA_END
                         && maxParticipations > 0
+                        && maxParticipations <= MOST_TIMES
+                        && minSeparation <= MOST_TIMES
+                        && clipLr > 0
+                        && clipLr <= 10
                         && dishonestShare >= 0
                         && dishonestShare < 1
                         && targetQuantile >= 0
@@ -55,6 +67,10 @@ public final class DpSpec {
                     "the task promises a differential privacy that cannot be, or that rests on what no phone can see; this"
                             + " device stays out of it");
         }
+    }
+
+    private static boolean isRate(double value) {
+        return value > 0 && value <= MOST_RATE;
     }
 
     private static int mechanism(String name) {

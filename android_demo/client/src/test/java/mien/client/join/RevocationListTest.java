@@ -84,6 +84,14 @@ public class RevocationListTest {
     }
 
     @Test
+    public void aListOfTheFutureTellsNothingUntilItsTimeHasCome() {
+        RevocationList list = RevocationList.parse(list("nobody is revoked").at("der").bytes(), authority);
+        String told = Raised.by(ErrorCode.COHORT, "ahead", () -> list.checkAge(nowMs - 26 * 3_600_000L));
+        assertTrue(told, told.contains("dated 26 hours ahead"));
+        list.checkAge(nowMs - 24 * 3_600_000L);
+    }
+
+    @Test
     public void whatIsCutOffAnywhereOrChangedInAnyByteIsRefused() {
         byte[] der = list("one is revoked").at("der").bytes();
         Vectors taken = file.at("taken_with_one_bit_changed");

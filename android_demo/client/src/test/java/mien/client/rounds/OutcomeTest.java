@@ -13,8 +13,13 @@ public class OutcomeTest {
         for (double seconds : new double[] {Outcome.LONGEST_PAUSE_MS, 1e300, Double.POSITIVE_INFINITY}) {
             assertEquals(Outcome.LONGEST_PAUSE_MS, Outcome.noWork(seconds, "no task").retryAfterMs);
         }
-        for (double seconds : new double[] {0, -1, Double.NEGATIVE_INFINITY, Double.NaN}) {
-            assertEquals(0, Outcome.noWork(seconds, "no task").retryAfterMs);
+    }
+
+    @Test
+    public void nobodyHasAPhoneAskWithoutAPause() {
+        for (double seconds : new double[] {0, -1, 0.001, Double.NEGATIVE_INFINITY, Double.MIN_VALUE}) {
+            assertEquals(200, Outcome.noWork(seconds, "no task").retryAfterMs);
         }
+        assertEquals("no number", 60_000, Outcome.noWork(Double.NaN, "no task").retryAfterMs);
     }
 }

@@ -42,6 +42,8 @@ public class RoundLogTest {
     private RoundRef ref;
     private String entry;
     private int numUncosigned;
+    /** By how much the device's clock was set back. */
+    private long behindS;
 
     @Before
     public void open() throws Exception {
@@ -61,7 +63,7 @@ public class RoundLogTest {
         return new Clock() {
             @Override
             public long unixMs() {
-                return 1000 * file.at("now_unix_s").number();
+                return 1000 * (file.at("now_unix_s").number() - behindS);
             }
 
             @Override
@@ -194,6 +196,19 @@ public class RoundLogTest {
             numUncosigned = 0;
             Object nowKept = kept.last() == null ? null : kept.last().facts();
             assertEquals(what, look.at("kept").raw(), nowKept);
+        }
+    }
+
+    @Test
+    public void aClockThatIsSetBackAddsNoTimeWithoutTheRegistrar() {
+        Vectors look = look("no cosignature, the registrar away");
+        long cosignedS = look.at("seen").at("cosigned_unix_s").number();
+        for (long aheadS : new long[] {RoundLog.GRACE_S, RoundLog.GRACE_S + 1, 10 * 86_400}) {
+            LogFiles kept = opened(home.folder("ahead-" + aheadS));
+            see(kept, look.at("seen"));
+            behindS = file.at("now_unix_s").number() - cosignedS + aheadS;
+            Outcome found = check(kept, look);
+            assertEquals("cosigned " + aheadS + " s from now", aheadS <= RoundLog.GRACE_S, found == null);
         }
     }
 

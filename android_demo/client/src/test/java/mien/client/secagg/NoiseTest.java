@@ -2,6 +2,7 @@ package mien.client.secagg;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
 
 import java.nio.ByteBuffer;
 import java.nio.ByteOrder;
@@ -115,6 +116,32 @@ public class NoiseTest {
             DpSpec dp = promised[i];
             Raised.by(ErrorCode.VIOLATION, "another noise", () -> dp.checkTerms(terms[other]));
         }
+    }
+
+    @Test
+    public void aPromiseThatBoundsNothingIsRefusedAsInPython() throws Exception {
+        String task = Vectors.load("golden/client/noise.json").at("protected").at(0).at("task_json").text();
+        String[][] changes = {
+            {"\"delta\":1e-06", "\"delta\":0.1", "\"delta\":0.999", "\"delta\":1.0", "\"delta\":9e-31"},
+            {"\"epsilon\":8.0", "\"epsilon\":1001.0", "\"epsilon\":0.0"},
+            {"\"noise_multiplier\":1.5", "\"noise_multiplier\":1001.0", "\"noise_multiplier\":-1.0"},
+            {"\"max_participations\":2", "\"max_participations\":100001"},
+            {"\"min_separation\":3", "\"min_separation\":100001"},
+            {"\"clip_lr\":0.2", "\"clip_lr\":0.0", "\"clip_lr\":11.0"},
+        };
+        promised(task);
+        promised(task.replace(changes[0][0], "\"delta\":0.0999"));
+        for (String[] change : changes) {
+            assertTrue(change[0], task.contains(change[0]));
+            for (int i = 1; i < change.length; i++) {
+                String changed = task.replace(change[0], change[i]);
+                Raised.by(ErrorCode.CONFIG, change[i], () -> promised(changed));
+            }
+        }
+    }
+
+    private static DpSpec promised(String taskJson) {
+        return new DpSpec(Json.object(Bytes.utf8(taskJson), "the task").object("privacy").object("dp"));
     }
 
     @Test
