@@ -140,6 +140,7 @@ class ModelStore:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Two processes of one home must not write to the same partial file.
         with locked_folder(self._folder):
+            self._forget_unfinished(manifest)
             if not self._put_over_stored(client, manifest, progress):
                 self._fetch_blob(client, manifest.theta, "the model", progress)
             if manifest.public_shard:
@@ -147,10 +148,27 @@ class ModelStore:
             write_atomically(self._manifest_path(manifest.model_id), _to_json(manifest), private=True)
         try:
             return self.load(manifest.model_id)
-        except CorruptDataError:
+        except IntegrityError:
             # The blob is what its hash says, so the operator's manifest and parameters do not belong together.
             self._manifest_path(manifest.model_id).unlink()
             raise
+
+    def _forget_unfinished(self, wanted: Manifest) -> None:
+        """Remove what no stored model needs, nor the `wanted` one: of fetches that did not end, or a killed program.
+
+        A coordinator could fill the disk else, with models that never come whole or are not what it says.
+        """
+        blobs = [wanted.theta, wanted.public_shard, wanted.changes]
+        keep = {f"{blob.sha256}.part" for blob in blobs if blob}
+        for path in self._folder.glob("*.json"):
+            keep.add(path.name)
+            with contextlib.suppress(CorruptDataError):
+                stored = _from_json(read_limited(path, 2 * MAX_JSON_BYTES, what="the stored manifest"))
+                blobs += [stored.theta, stored.public_shard]
+        forget_all_but(keep | {blob.sha256 for blob in blobs if blob}, self._folder)
+        for path in self._folder.glob(".*"):  # `write_atomically` of a program that was killed
+            if _HEX.match(path.name[1:]):
+                path.unlink()
 
     def put(self, model: Model) -> None:
         """Store a model that came with this program, as if it had been fetched: parameters first, then what it is."""

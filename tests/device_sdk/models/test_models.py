@@ -208,6 +208,48 @@ def test_models_that_are_not_needed_go_with_their_blobs(server: Server, store: M
     }
 
 
+def of_hashes(store: ModelStore) -> set[str]:
+    return {path.name for path in store._folder.iterdir() if path.name != ".switch"}
+
+
+def test_models_that_never_come_whole_do_not_fill_the_disk(server: Server, store: ModelStore) -> None:
+    """One left half-fetched, the others whole and not what their manifests say."""
+    server.blobs.clear()
+    server.serve(THETA.tobytes(), SHARD)
+    store.fetch(server.client, manifest(shard=True))
+    there = of_hashes(store)
+    for number in range(1, 5):
+        half, lie = THETA + number, THETA + number + np.float32(0.5)
+        server.blobs[blob(half.tobytes()).sha256] = half.tobytes()[:-4]
+        with pytest.raises((UnreachableError, CorruptDataError)):
+            store.fetch(server.client, manifest(half))
+        assert of_hashes(store) == there | {f"{blob(half.tobytes()).sha256}.part"}
+        for odd in (lie, np.where(lie > 100, np.float32(np.nan), lie)):
+            server.serve(odd.tobytes())
+            with pytest.raises((CorruptDataError, NonFiniteError)):
+                store.fetch(server.client, dataclasses.replace(manifest(odd), model_id=f"{number:064x}"))
+            assert of_hashes(store) == there | {blob(odd.tobytes()).sha256}
+    newer = THETA + 9
+    server.serve(newer.tobytes())
+    store.fetch(server.client, manifest(newer))
+    assert of_hashes(store) == there | {f"{manifest(newer).model_id}.json", manifest(newer).theta.sha256}
+
+
+def test_what_a_killed_program_was_writing_goes_with_the_next_fetch(server: Server, store: ModelStore) -> None:
+    server.blobs.clear()
+    server.serve(THETA.tobytes())
+    store.fetch(server.client, manifest())
+    there = of_hashes(store)
+    for name in (f".{'a' * 64}.x1y2z3", f".{'b' * 64}.json.x1y2z3"):
+        (store._folder / name).write_bytes(b"half of it")
+    newer = THETA + 9
+    part = store._folder / f"{blob(newer.tobytes()).sha256}.part"
+    part.write_bytes(newer.tobytes()[:100])
+    server.serve(newer.tobytes())
+    store.fetch(server.client, manifest(newer))
+    assert of_hashes(store) == there | {f"{manifest(newer).model_id}.json", manifest(newer).theta.sha256}
+
+
 def test_nothing_is_removed_while_the_gallery_goes_over_to_another_model(server: Server, store: ModelStore) -> None:
     """As when `mien-device update` has fetched a model and is embedding with it while another process takes part."""
     server.serve(THETA.tobytes())

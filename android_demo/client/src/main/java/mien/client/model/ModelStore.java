@@ -2,8 +2,10 @@ package mien.client.model;
 
 import java.nio.ByteBuffer;
 import java.util.Arrays;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import mien.client.ErrorCode;
@@ -21,6 +23,7 @@ import mien.client.wire.Safetensors;
  * is fetched again.
  */
 public final class ModelStore {
+    private static final String DESCRIBED = ".json";
     private static final long MAX_THETA_BYTES = 1L << 29;
     private static final long MAX_SHARD_BYTES = 1L << 28;
 
@@ -39,7 +42,7 @@ public final class ModelStore {
 
     /** Returns whether a model is here, whole. */
     public boolean has(String modelId) {
-        return Bytes.isSha256(modelId) && folder.has(modelId + ".json");
+        return Bytes.isSha256(modelId) && folder.has(modelId + DESCRIBED);
     }
 
     /** Returns a stored model's description; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
@@ -51,7 +54,7 @@ public final class ModelStore {
         if (!has(modelId)) {
             throw new MienException(ErrorCode.NOT_FOUND, "that model is not on this device; fetch it while online");
         }
-        return Json.object(folder.read(modelId + ".json"), "the stored manifest");
+        return Json.object(folder.read(modelId + DESCRIBED), "the stored manifest");
     }
 
     /** Returns a stored model; throws NOT_FOUND when it was never fetched, CORRUPT_DATA when damaged. */
@@ -79,6 +82,7 @@ public final class ModelStore {
             throw new MienException(
                     ErrorCode.CORRUPT_DATA, "the model's files have other sizes than its manifest says; tell the operator");
         }
+        forgetUnfinished(manifest);
         fetch(manifest.theta, folder, source, "the model");
         Map<String, Object> stored = new LinkedHashMap<>();
         stored.put("spec_json", Bytes.hex(manifest.specJson));
@@ -88,12 +92,12 @@ public final class ModelStore {
             stored.put("shard", manifest.publicShard.sha256);
             stored.put("shard_bytes", manifest.publicShard.sizeBytes);
         }
-        folder.write(manifest.modelId + ".json", Bytes.utf8(Json.write(stored)));
+        folder.write(manifest.modelId + DESCRIBED, Bytes.utf8(Json.write(stored)));
         try {
             return load(manifest.modelId);
         } catch (MienException error) {
             // The blob is what its hash says, so the operator's manifest and parameters do not belong together.
-            folder.delete(manifest.modelId + ".json");
+            folder.delete(manifest.modelId + DESCRIBED);
             throw error;
         }
     }
@@ -110,13 +114,48 @@ public final class ModelStore {
         return PublicShard.parse(Safetensors.parse(data, "the public faces"), model.spec.input);
     }
 
+    /**
+     * Removes what no stored model needs, nor the wanted one: of fetches that did not end. A coordinator could fill the disk
+     * else, with models that never come whole or are not what it says.
+     */
+    private void forgetUnfinished(Manifest wanted) {
+        Set<String> keep = new HashSet<>();
+        keep.add(wanted.theta.sha256);
+        keep.add(wanted.publicShard == null ? "" : wanted.publicShard.sha256);
+        folder.deletePartsBut(keep);
+        for (String name : folder.names()) {
+            if (name.endsWith(DESCRIBED)) {
+                keep.add(name);
+                keep.addAll(blobs(name));
+            }
+        }
+        for (String name : folder.names()) {
+            if (!keep.contains(name)) {
+                folder.delete(name);
+            }
+        }
+    }
+
+    /** Returns the hashes of what a stored model consists of; none where its description is damaged. */
+    private List<String> blobs(String described) {
+        try {
+            Fields stored = Json.object(folder.read(described), "the stored manifest");
+            return Arrays.asList(stored.text("theta"), stored.text("shard", ""));
+        } catch (MienException error) {
+            if (!error.code().isGone()) {
+                throw error;
+            }
+            return Collections.emptyList();
+        }
+    }
+
     /** Removes every model but these, and the blobs that only removed models used. */
     public void keepOnly(String... modelIds) {
         Set<String> keep = new HashSet<>();
         for (String modelId : Arrays.asList(modelIds)) {
             if (has(modelId)) {
-                Fields stored = Json.object(folder.read(modelId + ".json"), "the stored manifest");
-                keep.addAll(Arrays.asList(modelId + ".json", stored.text("theta"), stored.text("shard", "")));
+                Fields stored = Json.object(folder.read(modelId + DESCRIBED), "the stored manifest");
+                keep.addAll(Arrays.asList(modelId + DESCRIBED, stored.text("theta"), stored.text("shard", "")));
             }
         }
         for (String name : folder.names()) {

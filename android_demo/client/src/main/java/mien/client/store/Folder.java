@@ -206,8 +206,13 @@ public final class Folder {
 
     /** Drops what is here of files that are not finished. */
     public void deleteParts() {
+        deletePartsBut(Collections.emptySet());
+    }
+
+    /** Drops what is here of files that are not finished, but of those. */
+    public void deletePartsBut(Set<String> kept) {
         for (String name : names(true)) {
-            if (name.endsWith(PART)) {
+            if (name.endsWith(PART) && !kept.contains(name.substring(0, name.length() - PART.length()))) {
                 delete(name);
             }
         }

@@ -7,7 +7,12 @@ import static org.junit.Assert.assertTrue;
 
 import java.nio.ByteBuffer;
 import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Set;
 import mien.client.ErrorCode;
+import mien.client.MienException;
 import mien.client.Raised;
 import mien.client.Vectors;
 import mien.client.store.Folder;
@@ -35,12 +40,45 @@ public class ParametersTest {
     }
 
     private Model stored(byte[] data) {
-        ModelStore store = new ModelStore(new Folder(temporary.getRoot().toPath().resolve("models")));
         Blob blob = new Blob(Bytes.hex(Bytes.sha256(data)), data.length);
-        Manifest manifest =
-                new Manifest(
-                        file.at("model_id").text(), Bytes.utf8(file.at("spec_json").text()), blob, null, new byte[0], new byte[0]);
-        return store.fetch(manifest, (wanted, folder, what) -> folder.write(wanted.sha256, data));
+        return fetch(blob, (wanted, folder, what) -> folder.write(wanted.sha256, data));
+    }
+
+    private Model fetch(Blob blob, ModelStore.Source source) {
+        ModelStore store = new ModelStore(new Folder(temporary.getRoot().toPath().resolve("models")));
+        String id = store.has(file.at("model_id").text()) ? Bytes.hex(new byte[32]) : file.at("model_id").text();
+        byte[] spec = Bytes.utf8(file.at("spec_json").text());
+        return store.fetch(new Manifest(id, spec, blob, null, new byte[0], new byte[0]), source);
+    }
+
+    @Test
+    public void modelsThatNeverComeWholeDoNotFillTheDisk() {
+        stored(theta);
+        Folder folder = new Folder(temporary.getRoot().toPath().resolve("models"));
+        List<String> there = folder.names();
+        for (int i = 0; i < 5; i++) {
+            byte[] data = theta.clone();
+            data[0] ^= (byte) (i + 1);
+            String sha256 = Bytes.hex(Bytes.sha256(data));
+            Raised.by(ErrorCode.CORRUPT_DATA, "another model's", () -> stored(data));
+            Set<String> now = new HashSet<>(folder.names());
+            now.removeAll(there);
+            assertEquals(Collections.singleton(sha256), now);
+            ModelStore.Source breaks =
+                    (wanted, into, what) -> {
+                        into.append(wanted.sha256, Arrays.copyOf(data, 4));
+                        throw new MienException(ErrorCode.UNREACHABLE, "away");
+                    };
+            Blob half = new Blob(Bytes.hex(Bytes.sha256(new byte[] {(byte) i})), data.length);
+            Raised.by(ErrorCode.UNREACHABLE, "half", () -> fetch(half, breaks));
+            assertEquals(there, folder.names());
+            assertEquals("a part to go on with", 4, folder.partSize(half.sha256));
+            Raised.by(ErrorCode.UNREACHABLE, "half again", () -> fetch(half, breaks));
+            assertEquals("the same part", 8, folder.partSize(half.sha256));
+            for (int earlier = 0; earlier < i; earlier++) {
+                assertEquals(0, folder.partSize(Bytes.hex(Bytes.sha256(new byte[] {(byte) earlier}))));
+            }
+        }
     }
 
     @Test
