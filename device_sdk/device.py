@@ -759,10 +759,10 @@ class Device:
         """The encrypted log of private sums that this device took part in; raises InviteError before it has joined."""
         from device_sdk.rounds.attempts import Attempts
 
+        population = self.identity.population  # another one since an invite into it was taken
         if self._attempts is None:
-            population = self.identity.population
             self._attempts = Attempts.open(self.home.attempts, self._key_store, population, self.clock)
-        return self._attempts
+        return self._attempts.of(population)
 
     def participate(
         self,

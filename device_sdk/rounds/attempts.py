@@ -289,6 +289,10 @@ class Attempts:
         """Return the same log, which asks `budget` before it begins an attempt with these `pictures`."""
         return Attempts(self._vault, self._population, self._clock, budget=budget, pictures=pictures)
 
+    def of(self, population: PopulationId) -> Attempts:
+        """Return the same log for another population, or this one."""
+        return self if population == self._population else Attempts(self._vault, population, self._clock)
+
     def rotate_key(self) -> None:
         """Seal everything anew under new keys and destroy the old ones; errors as `Vault.rotate_key`."""
         self._vault.rotate_key()

@@ -98,6 +98,12 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
         )
     pinned = fingerprint(identity.coordinator_ca)
     renewed = _identity(unverified_reply, identity.key, identity.registrar_ca, identity.registrar_address, pinned)
+    if renewed.population != identity.population:
+        # There sums would be counted from nothing, and a promised epsilon with them: only an invite moves a device.
+        raise CertificateError(
+            "the registrar renewed this device's certificate into another population, which only an invite does; the "
+            "certificate stays as it was, ask the operator"
+        )
     # A renewal brings a release key, and witnesses', to a device that has none, and never others.
     release_key = identity.release_key or renewed.release_key
     witness = identity.witness_key or renewed.witness_key

@@ -365,6 +365,19 @@ def test_a_certificate_is_renewed_in_time_and_after_its_end(story: Story, tmp_pa
         assert (code, "set the clock" in text) == ("certificate", True)
 
 
+def test_a_renewal_moves_nobody_to_another_population(story: Story, tmp_path: Path) -> None:
+    """Where sums would be counted from nothing, and a promised epsilon with them."""
+    home = tmp_path / "home"
+    with JvmDevice(home) as phone:
+        phone.do("join", invite=story.fleet.invite(POPULATION))
+    stored = json.loads((home / "identity.json").read_text())
+    put_identity(home, {**stored, "population": "night"})
+    with JvmDevice(home) as phone:
+        code, text = phone.refused("renew")
+        assert (code, "into another population" in text) == ("certificate", True)
+    assert json.loads((home / "identity.json").read_text())["population"] == "night"
+
+
 def put_identity(home: Path, stored: dict[str, Any]) -> None:
     """Write a phone's identity as the phone does."""
     stored.pop("sha256", None)

@@ -36,13 +36,16 @@ from mien.errors import (
     UnreachableError,
 )
 from mien.log.checkpoints import WITNESS, NoteKey
+from mien.protocol.ids import PopulationId
 from mien.protocol.invite import Invite
 from simulation.testing import free_port
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.programs import mien_device
+from tests.mien.secagg.cohort import make_config
 
 DAY_S = 86400.0
+ROUND = make_config(7)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +261,29 @@ def test_renewal_keeps_the_device_and_gives_a_later_certificate(
     assert renewed.certificate.not_valid_after_utc > identity.certificate.not_valid_after_utc
     assert files.load().certificate == renewed.certificate
     assert files.load().invite_sha256 == identity.invite_sha256
+
+
+def test_a_renewal_moves_nobody_to_another_population(registrar: LocalRegistrar, files: IdentityFiles) -> None:
+    """Where sums would be counted from nothing, and a promised epsilon with them."""
+    identity = attempt(invite_of(registrar), files)
+    with pytest.raises(CertificateError, match="into another population"):
+        renew(replace(identity, population=PopulationId("night")), files, ShiftedClock(), random.Random(0))
+    assert files.load().certificate == identity.certificate
+
+
+def test_sums_count_for_the_population_that_a_running_program_moved_to(
+    registrar: LocalRegistrar, home: Home, files: IdentityFiles
+) -> None:
+    attempt(invite_of(registrar), files)
+    with Device.open(home.folder, options={"keystore": "file"}) as device:
+        assert device.attempts.participations() == ()
+        moved = replace(registrar.invite("night"), registrar_address=registrar.join_address)
+        assert device.join(moved.to_url()).population == "night"
+        device.attempts.begin(ROUND)
+        device.attempts.record_masked(ROUND.attempt_id)
+        assert device.status().num_private_sums == 1
+    with Device.open(home.folder, options={"keystore": "file"}) as device:
+        assert device.attempts.participations() == (ROUND,)
 
 
 def test_a_device_pins_further_witnesses_and_a_renewal_never_brings_others(tmp_path: Path) -> None:

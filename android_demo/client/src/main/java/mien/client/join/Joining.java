@@ -154,6 +154,13 @@ public final class Joining {
         Identity renewed =
                 checked(reply, present.key, present.registrarCa, pinned, present.registrarAddress, present.inviteSha256,
                         present.releaseKey, present.witnessKey, present.further);
+        if (!renewed.population.equals(present.population)) {
+            // There sums would be counted from nothing, and a promised epsilon with them: only an invite moves a device.
+            throw new MienException(
+                    ErrorCode.CERTIFICATE,
+                    "the registrar renewed this device's certificate into another population, which only an invite does; the"
+                            + " certificate stays as it was, ask the operator");
+        }
         save(renewed);
         return renewed;
     }
