@@ -227,6 +227,20 @@ def _check_population(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> Non
             ) from error
 
 
+def check_in_clear(sums: Sequence[OwnSum]) -> None:
+    """Raise BudgetExceededError for an update without masks after a promise that this population's tasks made.
+
+    It is in no sum that could be counted, and would break the promise all the same.
+    """
+    noised = [sum_.terms.noise for sum_ in sums if sum_.terms.noise.mechanism is not Mechanism.NONE]
+    if noised:
+        least = min(noised, key=lambda noise: noise.target_epsilon)
+        raise BudgetExceededError(
+            f"the tasks of this phone's population promised epsilon {least.target_epsilon:.4g} at delta "
+            f"{least.delta:.3g} over all their sums, and an update in clear would break it; it stays out of this round"
+        )
+
+
 def check_promise(task: TaskSpec, past_rounds: Sequence[RoundNumber], round_number: RoundNumber) -> None:
     """Raise BudgetExceededError for a round that would put this device into more sums than the task promises it.
 

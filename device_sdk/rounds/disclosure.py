@@ -191,6 +191,11 @@ def _check_sums(task: TaskSpec, agreement: Agreement) -> None:
             "agrees to sums under secure aggregation only. If that is your wish: "
             "`participation.allow_plain_sums = true`"
         )
+    if chosen == "off" and agreement.max_epsilon is not None:
+        raise ConfigError(
+            f"task {task.name!r} takes plain sums: this phone's update in clear tells more than any epsilon bounds, "
+            f"and participation.max_epsilon is {agreement.max_epsilon:g}; this device stays out of it"
+        )
     if chosen not in ("off", "malicious_server") and chosen not in agreement.allow_profiles:
         raise ConfigError(
             f"task {task.name!r} hides this phone's update only from a coordinator that keeps to the rules "

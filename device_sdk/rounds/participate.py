@@ -26,7 +26,16 @@ from device_sdk.models.models import Model, check_face_input
 from device_sdk.people.enrolled import consent_ended
 from device_sdk.people.round_terms import Asked, SumTerms
 from device_sdk.people.trained import Pending
-from device_sdk.rounds.attempts import ANY_PICTURES, DAY_S, OwnSum, SumLimits, UsedUp, check_promise, promised
+from device_sdk.rounds.attempts import (
+    ANY_PICTURES,
+    DAY_S,
+    OwnSum,
+    SumLimits,
+    UsedUp,
+    check_in_clear,
+    check_promise,
+    promised,
+)
 from device_sdk.rounds.budget import MannerlyRuntime, TrainingBudget
 from device_sdk.rounds.conditions import Conditions
 from device_sdk.rounds.disclosure import (
@@ -319,9 +328,11 @@ class Participant:
         """Return the plan's terms for a private sum; None where the task's sums are plain.
 
         Raises BudgetExceededError for one sum more than the task promised this device; asked again when the sum begins.
+        For a plain one also after a promise that the population's tasks made.
         """
         task = plan.task
         if not task.privacy.is_masked:
+            check_in_clear(self.attempts.sums())
             return None
         shard = plan.model.public_shard
         public_shard = "" if shard is None else shard.sha256

@@ -58,6 +58,14 @@ def test_the_default_agreement_is_masked_sums_over_sixteen() -> None:
     agree(task(min_cohort=15), min_cohort=4)
 
 
+def test_no_update_in_clear_is_within_an_owners_epsilon() -> None:
+    plain = task(secure_aggregation="off")
+    agree(plain, allow_plain_sums=True)
+    with pytest.raises(ConfigError, match=r"more than any epsilon bounds.*participation\.max_epsilon is 8"):
+        agree(plain, allow_plain_sums=True, max_epsilon=8.0)
+    agree(task(), allow_plain_sums=True, max_epsilon=8.0)  # its log of sums keeps count of masked ones
+
+
 @pytest.mark.parametrize("protection", ["malicious_server", "off"])
 def test_a_phone_is_told_that_sources_do_not_hide_it(protection: str) -> None:
     """Whoever runs the source knows what it sent, and can take that out of the sum."""

@@ -24,6 +24,7 @@ from device_sdk.rounds.events import Event, Transfer
 from device_sdk.rounds.participate import FAILED_PAUSE_S, Counted, Failed, NotCounted, NotNow, take_part
 from device_sdk.storage.keystore import FileKeyStore
 from mien.errors import (
+    BudgetExceededError,
     ConfigError,
     CorruptDataError,
     DrainingError,
@@ -45,13 +46,20 @@ from mien.protocol.replies import INLINE_BYTES, TensorStream, longest_reply
 from mien.protocol.rounds import Role, RoundRef, Wait
 from mien.protocol.tensors import pack_tensors
 from mien.protocol.v1 import common_pb2, rounds_pb2
+from mien.secagg.config import Mechanism, NoiseTerms
 from mien.specs import LocalSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.bench import ALL_THE_WAY, PLAIN, TASK, Bench, assignment, layout_of, open_bench, stages
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.made_up_people import SPEC, noise_crops, project, template_of
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet, Script
 from tests.integration.real_fleet import small_model
+from tests.mien.secagg.cohort import NUMBERS, make_config
 
+PROMISED = replace(
+    make_config(7),
+    numbers=replace(NUMBERS, max_weight=1, frac_bits=8),
+    noise=NoiseTerms(Mechanism.SKELLAM, 4.0, 8.0, 1e-6),
+)
 SHOWN = PrivacySpec(("class_embeddings",), 2, secure_aggregation="off")
 
 
@@ -74,6 +82,16 @@ def refusal(bench: Bench, error: type[MienError], match: str | None = None) -> N
 
 
 # --- a round that counts ---
+
+
+def test_no_update_goes_in_clear_after_a_promise_that_holds_over_all_tasks(bench: Bench) -> None:
+    """Without masks there is no sum in which the promised epsilon could be counted; it is broken all the same."""
+    attempts = bench.participant.attempts
+    attempts.begin(PROMISED)
+    attempts.record_masked(PROMISED.attempt_id)
+    refusal(bench, BudgetExceededError, "promised epsilon 8 at delta 1e-06 over all.* in clear would break it")
+    assert bench.uploads == []
+    assert "training" not in bench.kinds()
 
 
 def test_a_round_is_announced_trained_uploaded_and_forgotten(bench: Bench) -> None:
