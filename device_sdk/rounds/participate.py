@@ -195,7 +195,7 @@ def _defects_named() -> Iterator[None]:
     """
     try:
         yield
-    except (ValueError, LookupError, TypeError, RuntimeError, ArithmeticError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RuntimeError, ArithmeticError) as error:
         raise CorruptDataError(
             f"this phone's part of the round failed ({type(error).__name__}) on what the task and its server told; the "
             "phone leaves the round; tell the operator, and upgrade mien if it happens in every round"

@@ -71,5 +71,5 @@ class PublicShard:
 def unpack_metadata(data: bytes) -> dict[str, str]:
     """Return the text entries of a blob that `unpack_tensors` has already opened."""
     length = int.from_bytes(data[:8], "little")
-    entries = json.loads(data[8 : 8 + length]).get("__metadata__", {})
+    entries = json.loads(data[8 : 8 + length]).get("__metadata__") or {}  # null is none
     return {str(key): str(value) for key, value in entries.items()}

@@ -354,7 +354,9 @@ def test_a_reply_that_the_method_does_not_name_is_refused(bench: Bench) -> None:
     assert bench.script.left_with == ["violation"]
 
 
-@pytest.mark.parametrize("defect", [ValueError, KeyError, IndexError, TypeError, RuntimeError, ZeroDivisionError])
+@pytest.mark.parametrize(
+    "defect", [ValueError, KeyError, IndexError, TypeError, AttributeError, RuntimeError, ZeroDivisionError]
+)
 def test_a_defect_in_training_leaves_the_round_and_tells_its_class_alone(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, defect: type[Exception]
 ) -> None:

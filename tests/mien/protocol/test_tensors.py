@@ -31,3 +31,12 @@ def test_a_damaged_blob_is_named() -> None:
     data = pack_tensors({"number": np.array(7.5)})
     with pytest.raises(CorruptDataError, match="a blob is damaged"):
         unpack_tensors(data[:-1], what="a blob")
+
+
+def test_metadata_that_is_null_is_none() -> None:
+    """The library takes it, as a coordinator's public faces may have it."""
+    header = b'{"__metadata__":null,"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}}'
+    header += b" " * (-len(header) % 8)
+    data = len(header).to_bytes(8, "little") + header + b"7"
+    assert unpack_tensors(data, what="it")["x"].tolist() == [ord("7")]
+    assert unpack_metadata(data) == {}
