@@ -6,6 +6,13 @@ import mien.client.wire.Fields;
 
 /** Local training on one device: SGD on the trainable part. */
 public final class LocalSpec {
+    /** As Python has them: a coordinator could have phones train without end else. */
+    private static final double MOST_RATE = 1e3;
+
+    private static final int MOST_EPOCHS = 1000;
+    private static final int MOST_IMAGES = 1_000_000;
+    private static final int MOST_STEPS = 1_000_000;
+
     public final double lr;
     public final int epochs;
     /** 0: all images in one batch. */
@@ -43,6 +50,21 @@ public final class LocalSpec {
             throw new MienException(ErrorCode.CONFIG, "local.batch_norm is 'train', which is not for phones; use eval");
         }
         fields.end();
+        boolean ends =
+                epochs <= MOST_EPOCHS && lrDropEpoch <= MOST_EPOCHS && batchSize <= MOST_IMAGES && steps <= MOST_STEPS;
+        boolean rates = lr > 0 && isRate(lr) && isRate(privateLr) && isRate(weightDecay) && isRate(privateWeightDecay);
+        if (!ends || !rates || !isMomentum(momentum) || !isMomentum(privateMomentum)) {
+            throw new MienException(
+                    ErrorCode.CONFIG, "the task trains with numbers that cannot be, or without end; this device stays out of it");
+        }
+    }
+
+    private static boolean isRate(double value) {
+        return value >= 0 && value <= MOST_RATE;
+    }
+
+    private static boolean isMomentum(double value) {
+        return value >= 0 && value < 1;
     }
 
     private LocalSpec(

@@ -113,6 +113,33 @@ public class TasksTest {
         }
     }
 
+    @Test
+    public void trainingWithoutEndIsRefusedAsInPython() throws Exception {
+        String json = Vectors.load("golden/client/tasks.json").at("tasks").at(0).at("json").text();
+        String[][] fields = {
+            {"\"batch_size\":2", "\"batch_size\":1000000", "\"batch_size\":1000001"},
+            {"\"epochs\":1", "\"epochs\":1000", "\"epochs\":1001"},
+            {"\"lr\":0.05", "\"lr\":1000.0", "\"lr\":1000.5", "\"lr\":0.0", "\"lr\":-1.0"},
+            {"\"lr_drop_epoch\":0", "\"lr_drop_epoch\":1000", "\"lr_drop_epoch\":1001"},
+            {"\"momentum\":0.0,\"steps\"", "\"momentum\":0.9,\"steps\"", "\"momentum\":1.0,\"steps\""},
+            {"\"steps\":0", "\"steps\":1000000", "\"steps\":1000001"},
+            {"\"weight_decay\":0.0", "\"weight_decay\":1000.0", "\"weight_decay\":1000.5", "\"weight_decay\":-0.5"},
+            {"\"weight_decay\":0.0", "\"private_lr\":0.0,\"weight_decay\":0.0", "\"private_lr\":-1.0,\"weight_decay\":0.0"},
+            {
+                "\"steps\":0", "\"private_momentum\":0.9,\"private_weight_decay\":9.0,\"steps\":0",
+                "\"private_momentum\":1.0,\"steps\":0", "\"private_weight_decay\":-1.0,\"steps\":0"
+            },
+        };
+        for (String[] field : fields) {
+            assertTrue(field[0], json.contains(field[0]));
+            check(Bytes.utf8(json.replace(field[0], field[1])));
+            for (int i = 2; i < field.length; i++) {
+                byte[] changed = Bytes.utf8(json.replace(field[0], field[i]));
+                Raised.by(ErrorCode.CONFIG, field[i], () -> check(changed));
+            }
+        }
+    }
+
     /** Whoever runs them knows what they sent: the others hide among those that are left. */
     @Test
     public void sourcesDoNotCountTowardsTheOwnersFloor() throws Exception {
