@@ -7,7 +7,9 @@ the best is decided in float64, ties by the lowest index. Legend: N embeddings o
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -98,23 +100,78 @@ def calibrated_distance(
     distances that are equally good it is the middle one. Takes `CALIBRATION_STEPS` clusterings of all N embeddings.
     Raises as `c_finch`, and UndefinedMetricError where nobody has two images, or all are of one person.
     """
+    emb_ND, truth = _labelled(embeddings, labels)
+    tried = _tried(metric)
+    scores = np.array(
+        [pairwise_scores(truth, c_finch(emb_ND, each, metric=metric, max_levels=max_levels)).f_score for each in tried]
+    )
+    best = np.flatnonzero(scores >= scores.max() - 1e-12)
+    return tried[best[len(best) // 2]]
+
+
+def pure_distance(
+    embeddings: ArrayLike,
+    labels: Labels,
+    purity: float,
+    *,
+    group_images: int = 0,
+    metric: Metric = "euclidean",
+    max_levels: int = 0,
+) -> float:
+    """Return the largest distance at which C-FINCH hardly joins labelled people: `purity` of joined pairs are of one.
+
+    Images of several people under one label harm what is trained on them, images of one under several hardly do, and
+    an F-score weighs both alike (decision record 0123). People are clustered in groups, in the order of their labels,
+    of `group_images` or just above and of two people at least (0: all together), because more people hold more that
+    look alike. A rest that fills no group is left out. Takes `CALIBRATION_STEPS` clusterings of all N at most.
+    Raises as `calibrated_distance`, and ConfigError where no distance that joins anything is as pure.
+    """
+    emb_ND, truth = _labelled(embeddings, labels)
+    groups = _groups(truth, group_images)
+    used_N = np.concatenate(groups)
+    for distance in reversed(_tried(metric)):
+        found = side_by_side(
+            [c_finch(emb_ND[group], distance, metric=metric, max_levels=max_levels) for group in groups]
+        )
+        if _count(found) < len(found) and pairwise_scores(truth[used_N], found).precision >= purity:
+            return distance
+    raise ConfigError(
+        f"at no distance are {purity:g} of the pairs that C-FINCH joins of one person; lower the purity, name a "
+        "distance, or give labelled people of whom the model tells more apart"
+    )
+
+
+def side_by_side(partitions: Sequence[Partition]) -> Partition:
+    """Return partitions of several sets as one of them all, one after another, no cluster shared."""
+    starts = itertools.accumulate((_count(each) for each in partitions), initial=0)
+    return np.concatenate([each + start for each, start in zip(partitions, starts, strict=False)])
+
+
+def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64], NDArray[np.generic]]:
     emb_ND, truth = _checked(embeddings), np.asarray(labels)
     counts = np.unique(truth, return_counts=True)[1]
     if len(counts) < 2 or counts.max() < 2:
         raise UndefinedMetricError(
             "a distance is calibrated on two people or more, one of them with two images or more"
         )
-    tried = np.linspace(0.0, 2.0, CALIBRATION_STEPS + 1)[1:]
-    if metric == "cosine":
-        tried = tried**2 / 2
-    scores = np.array(
-        [
-            pairwise_scores(truth, c_finch(emb_ND, float(each), metric=metric, max_levels=max_levels)).f_score
-            for each in tried
-        ]
-    )
-    best = np.flatnonzero(scores >= scores.max() - 1e-12)
-    return float(tried[best[len(best) // 2]])
+    return emb_ND, truth
+
+
+def _tried(metric: Metric) -> list[float]:
+    chords = np.linspace(0.0, 2.0, CALIBRATION_STEPS + 1)[1:]
+    return [float(each) for each in (chords**2 / 2 if metric == "cosine" else chords)]
+
+
+def _groups(truth: NDArray[np.generic], group_images: int) -> list[NDArray[np.int64]]:
+    """Return the indices of each group of whole people, of at least so many images and two people."""
+    by_person = [np.flatnonzero(truth == person) for person in np.unique(truth)]
+    groups, group = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
+    for images in by_person if group_images else ():
+        group.append(images)
+        if len(group) > 1 and sum(map(len, group)) >= group_images:
+            groups.append(np.concatenate(group))
+            group = []
+    return groups or [np.concatenate(by_person)]
 
 
 def nearest_neighbours(

@@ -31,7 +31,7 @@ from mien.methods.base import (
     StepRule,
     objective_name,
 )
-from mien.methods.clustering import Metric, Partition, c_finch, calibrated_distance, finch
+from mien.methods.clustering import Metric, Partition, c_finch, calibrated_distance, finch, pure_distance
 from mien.methods.proxies import CLASSES, Indices, class_means, head_objective, own_labels, public_faces
 from mien.records import check_limits, positive, within
 from mien.specs import MAX_STEPS, TaskSpec, from_mapping
@@ -45,8 +45,10 @@ MAX_SCALE: Final = 1e4
 class ClusteringSpec:
     """Clustering of a target's faces (section 3.3): `distance` d is C-FINCH's, `level` FINCH's (0 the finest).
 
-    With `distance` 0 a target measures d itself, as what finds the people of the model's public faces again: those of
-    the source, or people like them. C-FINCH links `max_levels` times at most (0: until no link is shorter than d).
+    With `distance` 0 a target measures d itself on the model's public faces: those of the source, or people like them,
+    best in the target's light. Without `purity` it is the d that finds these people again best, by F-score; with it
+    the largest at which that share of the pairs that are joined are of one person, in groups of as many images as the
+    target has. C-FINCH links `max_levels` times at most (0: until no link is shorter than d).
     `metric` says what d measures between normalised centroids. Clusters of fewer than `min_images` are not trained on.
     """
 
@@ -56,6 +58,7 @@ class ClusteringSpec:
     metric: Metric = "euclidean"
     level: int = 0
     min_images: int = 1
+    purity: Annotated[float, within(0, 1)] = 0.0
 
     def __post_init__(self) -> None:
         check_limits(self, "options.clustering.")
@@ -63,6 +66,11 @@ class ClusteringSpec:
             raise ConfigError(
                 f"options.clustering.distance is {self.distance}; it must lie in (0, 2], or be 0: measured on the "
                 "model's public faces"
+            )
+        if self.purity and not self.is_calibrated:
+            raise ConfigError(
+                f"options.clustering.purity is {self.purity}, which chooses the distance of C-FINCH; with it "
+                'options.clustering.distance must be 0 and options.clustering.algorithm "c_finch"'
             )
         if self.min_images < 1:
             raise ConfigError(f"options.clustering.min_images is {self.min_images}; a cluster has at least 1")
@@ -148,8 +156,19 @@ def _with_distance(inp: DeviceInput, runtime: Runtime, spec: ClusteringSpec) -> 
         return spec
     crops, label_M = public_faces(inp, method="fedfr_uda", otherwise=", or name options.clustering.distance")
     emb_MD = runtime.embed(inp.theta, crops)
-    found = calibrated_distance(emb_MD, label_M, metric=spec.metric, max_levels=spec.max_levels)
-    return replace(spec, distance=found)
+    found = (
+        pure_distance(
+            emb_MD,
+            label_M,
+            spec.purity,
+            group_images=len(inp.crops),
+            metric=spec.metric,
+            max_levels=spec.max_levels,
+        )
+        if spec.purity
+        else calibrated_distance(emb_MD, label_M, metric=spec.metric, max_levels=spec.max_levels)
+    )
+    return replace(spec, distance=found, purity=0.0)
 
 
 def class_vectors(inp: DeviceInput, runtime: Runtime, label_N: Indices) -> Vector:

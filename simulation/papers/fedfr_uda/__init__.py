@@ -34,7 +34,8 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
 
     A table's rows are systems; `changes` say what else a row changes, and its system where it has another name. A
     benchmark's own `tables` are the numbers of those that it has, by default all. A claim on a row that a benchmark
-    lacks is left out; so are benchmarks that the toy scale does not name.
+    lacks is left out; so are benchmarks that the toy scale does not name. Claims `under` a name are asked once more, of
+    other rows.
     """
     data = parse_toml(path.read_text(encoding="utf-8"), path.name)
     tables, claims = list[Table](), list[Claim]()
@@ -68,7 +69,7 @@ def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings,
     """Return one table of a benchmark."""
     paper = data["paper"][name][table["paper"]] if "paper" in table else {}
     # One target alone is no federation, and has no row without the source.
-    systems = [system for system in table["rows"] if system != "no_source" or scale["clients"] > 1]
+    systems = [system for system in table["rows"] if not system.startswith("no_source") or scale["clients"] > 1]
     rows = [
         Row(
             f"{name}_{system}",
@@ -110,11 +111,12 @@ SWEEPS: Final[Mapping[str, Callable[[Settings], tuple[str, list[int]]]]] = {
 def _claims(data: Mapping[str, Any], name: str, scale: Settings, where: str) -> list[Claim]:
     """Return what the paper claims of a benchmark."""
     most = {"most": f"e{sweep_of(scale)[-1]}"}
+    claims = data["claims"]
+    asked = [(where, claims), *((f"{where}, {under}", some) for under, some in claims.get("under", {}).items())]
+    told = [(at, claim) for at, some in asked for claim in (*some["shared"], *some.get(name, ()))]
     return [
-        claim_of(
-            [f"{where}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest]
-        )
-        for text, greater, lesser, *rest in (*data["claims"]["shared"], *data["claims"].get(name, ()))
+        claim_of([f"{at}: {text}", f"{name}_{most.get(greater, greater)}", f"{name}_{most.get(lesser, lesser)}", *rest])
+        for at, (text, greater, lesser, *rest) in told
     ]
 
 

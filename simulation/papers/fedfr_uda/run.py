@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -31,6 +30,8 @@ from mien.methods.clustering import (
     finch,
     normalised_mutual_information,
     pairwise_scores,
+    pure_distance,
+    side_by_side,
 )
 from mien.methods.fedfr_uda import LABELS as KEPT_LABELS
 from mien.methods.fedfr_uda import FedFrUdaOptions
@@ -56,6 +57,8 @@ STAGES_2_AND_3: Final = (
     "local_steps",
     "max_levels",
     "distance",
+    "purity",
+    "in_condition",
     "radius",
     "level",
     "domain_constraint",
@@ -78,6 +81,8 @@ class Scene:
     source: Faces = field(repr=False)
     target: Faces = field(repr=False)
     pretrained: Vector = field(repr=False)
+    labelled: Workbench = field(repr=False)
+    """The source where a distance is chosen: as it is, or in the target's condition; neither needs a target's label."""
 
     @property
     def trainer(self) -> Trainer:
@@ -105,7 +110,9 @@ def open_scene(job: Job, settings: Mapping[str, Any]) -> Scene:
     if settings["tuning"]:  # the people whom clusterings' parameters are chosen on
         domains = replace(domains, target_test=domains.validation)
     source, target = (faces_of(bench, who, settings["max_images"]) for who in (domains.source, domains.target))
-    return Scene(bench, settings, job.seed, domains, source, target, pretrained)
+    seen = settings.get("in_condition") and settings.get("condition", "")
+    labelled = open_domains(job.faces, tuple(settings["source"]), seen) if seen else bench
+    return Scene(bench, settings, job.seed, domains, source, target, pretrained, labelled)
 
 
 def _bench(faces: Path | None, settings: Mapping[str, Any]) -> Workbench:
@@ -147,7 +154,7 @@ def federated(scene: Scene, system: str) -> tuple[Vector, dict[str, Any]]:
     clients = _clients(scene)
     labels, found = _labelled(scene, clients, system)
     crops = {name: faces.crops for name, faces in clients.items()}
-    has_source = system != "no_source"
+    has_source = system not in NO_SOURCE
     if has_source:
         crops["source"] = scene.source.crops
     constraint = settings["domain_constraint"] if system == "dcl" else 0.0
@@ -174,7 +181,7 @@ def _labelled(scene: Scene, clients: Mapping[str, Faces], system: str) -> tuple[
     clusterer, parameter = chosen_clusterer(scene, system if system in CLUSTERINGS else "c_finch")
     labels = (
         {name: faces.labels for name, faces in clients.items()}
-        if system == "true_labels"
+        if system in ("true_labels", "no_source_true")
         else {name: clusterer(_embed(scene, faces), faces.num_identities) for name, faces in clients.items()}
     )
     scores = [_scores(faces.labels, labels[name]) for name, faces in clients.items()]
@@ -222,9 +229,8 @@ def fine_tuned(scene: Scene) -> tuple[Vector, dict[str, Any]]:
     """
     clients = _clients(scene)
     labels, found = _labelled(scene, clients, "c_finch")
-    starts = itertools.accumulate((int(each.max()) + 1 for each in labels.values()), initial=0)
-    together = np.concatenate([each + start for each, start in zip(labels.values(), starts, strict=False)])
     crops = np.concatenate([faces.crops for faces in clients.values()])
+    together = side_by_side(list(labels.values()))
     return scene.trainer.supervised(scene.pretrained, Faces(crops, together)), found
 
 
@@ -237,6 +243,7 @@ def _for_both(scene: Scene) -> Trainer:
 
 POOLED: Final[Mapping[str, Callable[[Scene], Vector]]] = {
     "source_only": lambda scene: scene.pretrained,
+    "source_alone": lambda scene: scene.trainer.supervised(scene.bench.theta, scene.source),
     # From the released model: the source's is what it is compared with.
     "target_only": lambda scene: scene.trainer.supervised(scene.bench.theta, scene.target),
     "merge": lambda scene: systems.merge(scene.trainer, scene.pretrained, scene.source, scene.target),
@@ -256,6 +263,9 @@ POOLED: Final[Mapping[str, Callable[[Scene], Vector]]] = {
 
 # Clusterings.
 
+NO_SOURCE: Final = ("no_source", "no_source_true")
+"""Federated systems of target clients alone."""
+
 CLUSTERINGS: Final = ("c_finch", "dbscan", "finch", "kmeans", "kmeans_found")
 """Systems that are named after their clustering; all others have C-FINCH's labels, or true ones."""
 
@@ -264,8 +274,8 @@ def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
     """Return a clustering with the parameter that is best on validation people, and that parameter.
 
     Best is the highest F-score, on average over groups of as many people as a client holds. Settings may name them
-    instead: C-FINCH's `distance` (0.0: none is named) and levels, DBSCAN's `radius`, FINCH's `level`. `kmeans_found` is
-    told the number that C-FINCH finds.
+    instead: C-FINCH's `distance` (0.0: none is named) and levels, DBSCAN's `radius`, FINCH's `level`. With `purity`
+    C-FINCH has the distance that a task with that setting has. `kmeans_found` is told the number that C-FINCH finds.
     """
     if name == "kmeans":
         return functools.partial(_kmeans, seed=scene.seed), 0.0
@@ -273,6 +283,9 @@ def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
         found, parameter = chosen_clusterer(scene, "c_finch")
         return lambda emb, num: _kmeans(emb, int(found(emb, num).max()) + 1, seed=scene.seed), parameter
     settings = scene.settings
+    if name == "c_finch" and settings.get("purity"):
+        distance = _pure_distance(scene)
+        return lambda emb, _num_people: c_finch(emb, distance, max_levels=settings["max_levels"]), distance
     made: dict[str, tuple[Callable[[Embeddings, float], Partition], tuple[float, ...]]] = {
         "c_finch": (
             functools.partial(c_finch, max_levels=settings.get("max_levels", 0)),
@@ -290,6 +303,17 @@ def chosen_clusterer(scene: Scene, name: str) -> tuple[Clusterer, float]:
     ]
     best = grid[int(np.argmax(scores))]
     return lambda emb, _num_people: function(emb, best), best
+
+
+def _pure_distance(scene: Scene) -> float:
+    """Return the largest distance at which clusters of the source are pure, in groups as large as an average client."""
+    settings = scene.settings
+    faces = faces_of(scene.labelled, scene.domains.source, settings["max_images"])
+    embeddings = scene.labelled.runtime.embed(scene.pretrained, faces.crops)
+    images = len(scene.target.crops) // settings["clients"]
+    return pure_distance(
+        embeddings, faces.labels, settings["purity"], group_images=images, max_levels=settings["max_levels"]
+    )
 
 
 def _validation_groups(scene: Scene) -> list[tuple[Embeddings, NDArray[np.int64]]]:

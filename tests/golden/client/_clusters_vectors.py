@@ -6,8 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
+from mien.errors import ConfigError
 from mien.layout import Vector
-from mien.methods.clustering import Metric, c_finch, calibrated_distance, finch
+from mien.methods.clustering import Metric, c_finch, calibrated_distance, finch, pure_distance
 
 Json = dict[str, Any]
 DIM: Final = 40
@@ -31,13 +32,25 @@ def _twins() -> tuple[Vector, list[int]]:
     return embeddings[order], [labels[i] for i in order]
 
 
+def _mixed() -> tuple[Vector, list[int]]:
+    """Return embeddings of which each is nearest to another person's, so that no distance joins people rightly."""
+    embeddings, labels = _people(6, 4, 3, 0.02)
+    number = dict.fromkeys(labels, 0)
+    mixed = []
+    for label in labels:
+        mixed.append(number[label])
+        number[label] += 1
+    return embeddings, mixed
+
+
 def clusters() -> Json:
-    """Return labels by every level and distance, and the distance that finds the people again best."""
+    """Return labels by every level and distance, and the distances that labelled people give."""
     sets = {
         "people apart": _people(0, 5, 6, 0.3),
         "people close": _people(1, 9, 4, 0.9),
         "noise": _people(2, 1, 17, 3.0),
         "twins": _twins(),
+        "people mixed": _mixed(),
         "two": _people(4, 2, 1, 0.1),
         "one": _people(5, 1, 1, 0.1),
     }
@@ -72,4 +85,26 @@ def _found(what: str, embeddings: Vector, truth: list[int]) -> Json:
             for most in (0, 1)
             if len(set(truth)) > 1 and len(set(truth)) < len(truth)
         ],
+        "pure": [
+            {
+                "metric": metric,
+                "max_levels": most,
+                "purity": purity,
+                "group_images": images,
+                "distance": _pure(embeddings, truth, purity, images, metric, most),
+            }
+            for metric in METRICS
+            for most in (0, 1)
+            for purity in (0.25, 0.9, 1.0)
+            for images in (0, 7)
+            if len(set(truth)) > 1 and len(set(truth)) < len(truth)
+        ],
     }
+
+
+def _pure(embeddings: Vector, truth: list[int], purity: float, images: int, metric: Metric, most: int) -> float:
+    """Return the largest pure distance, 0 where there is none."""
+    try:
+        return pure_distance(embeddings, np.array(truth), purity, group_images=images, metric=metric, max_levels=most)
+    except ConfigError:
+        return 0.0

@@ -75,6 +75,7 @@ TASKS: Final[Mapping[str, TaskSpec]] = {
         constraint_steps=1500,
         clustering={"distance": 0.0, "metric": "cosine", "max_levels": 2, "min_images": 2},
     ),
+    "uda of pure clusters": task("fedfr_uda", clustering={"distance": 0.0, "purity": 0.98}),
     "uda by a level": task("fedfr_uda", head="cosface", clustering={"algorithm": "finch", "level": -1}),
 }
 REFUSED: Final[Mapping[str, TaskSpec]] = {
@@ -135,6 +136,9 @@ REFUSED: Final[Mapping[str, TaskSpec]] = {
     "uda by another clustering": task("fedfr_uda", clustering={"algorithm": "kmeans"}),
     "uda by another metric": task("fedfr_uda", clustering={"metric": "manhattan"}),
     "uda beyond every distance": task("fedfr_uda", clustering={"distance": 2.5}),
+    "uda of a purity at a distance that is named": task("fedfr_uda", clustering={"distance": 0.9, "purity": 0.98}),
+    "uda of a purity above 1": task("fedfr_uda", clustering={"distance": 0.0, "purity": 1.5}),
+    "uda of a purity by levels": task("fedfr_uda", clustering={"algorithm": "finch", "distance": 0.0, "purity": 0.98}),
     "uda of fewer than no levels": task("fedfr_uda", clustering={"max_levels": -1}),
     "uda of clusters of nothing": task("fedfr_uda", clustering={"min_images": 0}),
     "fedgc for nobody": task("fedgc", identities=0),

@@ -17,6 +17,8 @@ from mien.methods.clustering import (
     nearest_neighbours,
     normalised_mutual_information,
     pairwise_scores,
+    pure_distance,
+    side_by_side,
 )
 
 pytestmark = pytest.mark.numerics
@@ -214,3 +216,65 @@ def test_a_distance_needs_two_people_and_two_images_of_one() -> None:
     for labels in ([0, 0], [0, 1]):
         with pytest.raises(UndefinedMetricError, match="calibrated"):
             calibrated_distance(np.eye(2), labels)
+
+
+# Two pictures of each of four people, 4 degrees apart. Chords: 4 degrees 0.070, 20 degrees 0.347, 80 degrees 1.286.
+FOUR = on_circle(0, 4, 120, 124, 20, 24, 200, 204)
+
+
+def test_the_largest_pure_distance_by_hand() -> None:
+    """Tried are steps of 0.05; 0 and 20 degrees are joined from 0.35 on, 120 and 200 from 1.3, all from 1.95."""
+    labels = [0, 0, 1, 1, 2, 2, 3, 3]
+    assert pure_distance(FOUR, labels, 1.0) == pytest.approx(0.30)
+    # Joined pairs that are right: 4 of 8 up to 1.25, 4 of 12 up to 1.9, 4 of 28.
+    assert pure_distance(FOUR, labels, 0.5) == pytest.approx(1.25)
+    assert pure_distance(FOUR, labels, 0.3) == pytest.approx(1.90)
+    assert pure_distance(FOUR, labels, 1 / 7) == 2.0
+    # Linked once, everybody's first neighbour is their own other picture.
+    assert pure_distance(FOUR, labels, 1.0, max_levels=1) == 2.0
+    assert pure_distance(FOUR, labels, 1.0, metric="cosine") == pytest.approx(0.30**2 / 2)
+
+
+def test_people_are_clustered_in_groups_as_large_as_a_client() -> None:
+    """Those of 0 and 20 degrees are in groups of two people apart; 0 and 120 are joined from 1.75 on."""
+    assert pure_distance(FOUR, [0, 0, 1, 1, 2, 2, 3, 3], 1.0, group_images=4) == pytest.approx(1.70)
+    assert pure_distance(FOUR, [0, 0, 2, 2, 1, 1, 3, 3], 1.0, group_images=4) == pytest.approx(0.30)
+    # One image would be no group: two people are. Of five images two people have too few, and four make a group.
+    assert pure_distance(FOUR, [0, 0, 1, 1, 2, 2, 3, 3], 1.0, group_images=1) == pytest.approx(1.70)
+    assert pure_distance(FOUR, [0, 0, 1, 1, 2, 2, 3, 3], 1.0, group_images=7) == pytest.approx(0.30)
+    # With groups of three people the fourth is left out, and all are one group where there are fewer images.
+    assert pure_distance(FOUR, [0, 0, 1, 1, 3, 3, 2, 2], 1.0, group_images=6) == pytest.approx(1.25)
+    assert pure_distance(FOUR, [0, 0, 1, 1, 2, 2, 3, 3], 1.0, group_images=99) == pytest.approx(0.30)
+
+
+def test_what_no_distance_keeps_pure_is_refused() -> None:
+    """Each picture is nearest to another person's."""
+    mixed = on_circle(0, 10, 1, 11)
+    assert pure_distance(mixed, [0, 0, 1, 1], 0.3) == 2.0
+    with pytest.raises(ConfigError, match=r"at no distance are 0\.5 .* lower the purity"):
+        pure_distance(mixed, [0, 0, 1, 1], 0.5)
+    for labels in ([0, 0], [0, 1]):
+        with pytest.raises(UndefinedMetricError, match="calibrated"):
+            pure_distance(np.eye(2), labels, 0.5)
+
+
+def test_partitions_side_by_side_share_no_cluster() -> None:
+    assert side_by_side([np.array([0, 1, 0]), np.array([0]), np.array([0, 1])]).tolist() == [0, 1, 0, 2, 3, 4]
+
+
+def test_a_pure_distance_holds_for_others_where_an_f_score_joins_strangers() -> None:
+    """In a narrow cone of faces F is best at a distance that joins people; a pure one joins next to none of them."""
+    rng = np.random.default_rng(6)
+
+    def people(number: int) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        centres = np.ones((number, 16)) + 0.5 * rng.normal(size=(number, 16))
+        labels = np.repeat(np.arange(number), 8)
+        return centres[labels] + 0.45 * rng.normal(size=(len(labels), 16)), labels
+
+    source, target = people(60), people(20)
+    best = calibrated_distance(*source)
+    pure = pure_distance(*source, 0.95, group_images=160)
+    assert pure < best
+    precisions = [pairwise_scores(target[1], c_finch(target[0], each)).precision for each in (best, pure)]
+    assert precisions[0] < 0.7
+    assert precisions[1] > 0.95

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from mien.errors import ConfigError
 from mien.methods.base import ONE_CLASS, DeviceInput, why_idle
+from mien.methods.clustering import pure_distance
 from mien.methods.fedfr_uda import FEDFR_UDA, ClusteringSpec, cluster, constraint_of, device_round
 from mien.specs import CohortSpec, LocalSpec, PrivacySpec, TaskSpec
 from simulation.engines.engine import Cohort, run_task
@@ -102,6 +103,9 @@ def test_finch_levels() -> None:
         ({"domain_constraint": -1.0}, "options.domain_constraint"),
         ({"source_weight": 0}, "options.source_weight"),
         ({"clustering": {"distance": 0.0}}, "options.clustering.distance"),
+        ({"clustering": {"purity": 0.98}}, r"options\.clustering\.purity .*distance must be 0"),
+        ({"clustering": {"distance": 0.0, "purity": 1.5}}, "options.clustering.purity"),
+        ({"clustering": {"algorithm": "finch", "purity": 0.98}}, "options.clustering.purity"),
         ({"clustering": {"min_images": 0}}, "options.clustering.min_images"),
         ({"clustering": {"algorithm": "kmeans"}}, "options.clustering"),
     ],
@@ -132,6 +136,24 @@ def test_the_distance_is_measured_on_public_people() -> None:
     assert output.private["labels"].tolist() == [0, 0, 0, 1, 1, 2]
     with pytest.raises(ConfigError, match=r"options\.clustering\.distance"):
         device_round(device(settings), TINY.runtime())
+
+
+def test_the_distance_is_the_largest_at_which_public_people_stay_apart() -> None:
+    """In groups of as many pictures as the target has: six here, two public people of three pictures each."""
+    public = np.concatenate([made_up_crops(3, seed=seed, spread=4) for seed in (21, 22, 23, 24)])
+    labels = np.repeat(np.arange(4), 3)
+    given = {"public_crops": public, "public_labels": labels}
+    settings = task(clustering={"distance": 0.0, "purity": 0.9})
+    assert FEDFR_UDA.requirements(settings).public_faces
+    output = device_round(device(settings, **given), TINY.runtime())
+    distance = pure_distance(TINY.runtime().embed(TINY.theta, public), labels, 0.9, group_images=len(CROPS))
+    named = device_round(device(task(clustering={"distance": distance})), TINY.runtime())
+    assert output.private["labels"].tolist() == named.private["labels"].tolist()
+    assert 1 < output.private["labels"].max() + 1 < len(CROPS)
+    # Whoever is drawn at random looks like nobody in particular.
+    mixed = {**given, "public_labels": np.tile(np.arange(4), 3)}
+    with pytest.raises(ConfigError, match="at no distance are"):
+        device_round(device(task(clustering={"distance": 0.0, "purity": 1.0}), **mixed), TINY.runtime())
 
 
 def test_the_constraint_holds_a_drift_as_much_in_fewer_steps() -> None:

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from mien.errors import EmptyFolderError
+from mien.methods.clustering import c_finch, pure_distance
 from simulation.faces.datasets import people_of
 from simulation.papers import fedfr_uda_real
 from simulation.papers.fedfr_uda import measure, study
-from simulation.papers.fedfr_uda.faces import data_of, divide, open_domains, prepared
+from simulation.papers.fedfr_uda.faces import data_of, divide, faces_of, open_domains, prepared
 from simulation.papers.fedfr_uda.run import (
     GRID,
     MIN_SAMPLES,
@@ -20,6 +21,8 @@ from simulation.papers.fedfr_uda.run import (
     _fold_accuracy,
     _kmeans,
     _rank_1,
+    chosen_clusterer,
+    open_scene,
 )
 from simulation.runs.experiment import Job
 
@@ -153,6 +156,24 @@ def test_a_named_parameter_is_taken_and_none_is_chosen() -> None:
     assert found["source_d"]["parameter"] in GRID
 
 
+def test_a_pure_distance_is_chosen_on_the_source_as_the_target_is_seen() -> None:
+    """It is what a task with this purity has for public faces of the source in the dark, and a target as large."""
+    rows = {row.name: row.settings for row in fedfr_uda_real.study(quick=True, faces=None).rows}
+    found = {}
+    for name in ("fl_pure", "fl_pure_clean"):
+        settings = dict(rows[f"dark_{name}"])
+        scene = open_scene(Job(name, 0, settings), settings)
+        assert (scene.labelled is scene.bench) == (name == "fl_pure_clean")
+        faces = faces_of(scene.labelled, scene.domains.source, settings["max_images"])
+        embeddings = scene.labelled.runtime.embed(scene.pretrained, faces.crops)
+        images = len(scene.target.crops) // settings["clients"]
+        expected = pure_distance(embeddings, faces.labels, settings["purity"], group_images=images, max_levels=2)
+        clusterer, found[name] = chosen_clusterer(scene, "c_finch")
+        assert found[name] == expected
+        np.testing.assert_array_equal(clusterer(embeddings, 0), c_finch(embeddings, expected, max_levels=2))
+    assert found["fl_pure"] != found["fl_pure_clean"]
+
+
 def test_fine_tuning_and_rounds_have_the_same_clusters() -> None:
     """In the paper's Table 5 federated rounds are what is added to fine-tuning, and nothing else."""
     rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
@@ -165,13 +186,32 @@ def test_fine_tuning_and_rounds_have_the_same_clusters() -> None:
     assert tuned["nmi"] != whole["nmi"]
 
 
-@pytest.mark.parametrize("name", ["kmeans_found", "exhausted", "true_labels", "dcl_strong"])
+def test_claims_are_asked_once_more_with_pure_clusters() -> None:
+    """Of one target, what a deployment can choose goes before what labels of a target chose."""
+    found = fedfr_uda_real.study(quick=False, faces=None)
+    asked = {
+        claim.of: found.setting_of(claim)
+        for claim in found.claims
+        if claim.text.startswith("CelebA to LFW in the dark, d by")
+    }
+    assert {"UDA.clusters", "UDA.no_source", "UDA.rounds_s", "UDA.clients_s", "UDA.merge"} <= asked.keys()
+    assert not {"UDA.dbscan", "UDA.kmeans", "UDA.finch", "UDA.merge_l"} & asked.keys()
+    others = {
+        claim.of: found.setting_of(claim)
+        for claim in found.claims
+        if claim.text.startswith("CelebA to LFW in the dark: ")
+    }
+    assert {setting.place for setting in asked.values()} == {2}
+    assert {setting.place for setting in others.values()} == {3}
+
+
+@pytest.mark.parametrize("name", ["kmeans_found", "exhausted", "true_labels", "dcl_strong", "no_source_true"])
 def test_a_row_of_real_faces_of_each_kind_gives_its_figures(name: str) -> None:
     rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
-    figures = measure(Job(name, 0, rows[f"bollywood_{name}"].settings))
+    figures = measure(Job(name, 0, rows[f"dark_{name}" if name == "no_source_true" else f"bollywood_{name}"].settings))
     assert 0 <= figures["target_accuracy"] <= 1
     assert 0 < figures["clusters"] <= 24
-    assert (figures["f_score"] == 1) == (name == "true_labels")
+    assert (figures["f_score"] == 1) == (name in ("true_labels", "no_source_true"))
 
 
 def test_noise_is_a_person_of_its_own() -> None:

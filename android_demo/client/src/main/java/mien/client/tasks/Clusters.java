@@ -5,6 +5,7 @@ import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeMap;
 import mien.client.ErrorCode;
 import mien.client.MienException;
 
@@ -83,22 +84,97 @@ final class Clusters {
     /** Returns the distance at which {@link #within} finds labelled people again best, the middle one of several as good. */
     double calibrated(int[] labels, int maxLevels) {
         requireTwo(labels);
-        double[] tried = new double[CALIBRATION_STEPS];
         double[] scores = new double[CALIBRATION_STEPS];
         double highest = 0;
-        for (int i = 0; i < tried.length; i++) {
-            double chord = i + 1 == tried.length ? 2 : (i + 1) * (2.0 / CALIBRATION_STEPS);
-            tried[i] = isCosine ? chord * chord / 2 : chord;
-            scores[i] = pairwiseF(labels, within(tried[i], maxLevels));
+        for (int i = 0; i < scores.length; i++) {
+            scores[i] = pairwiseF(labels, within(tried(i, isCosine), maxLevels));
             highest = Math.max(highest, scores[i]);
         }
         List<Double> best = new ArrayList<>();
-        for (int i = 0; i < tried.length; i++) {
+        for (int i = 0; i < scores.length; i++) {
             if (scores[i] >= highest - AS_GOOD) {
-                best.add(tried[i]);
+                best.add(tried(i, isCosine));
             }
         }
         return best.get(best.size() / 2);
+    }
+
+    /**
+     * Returns the largest distance at which of all pairs of labelled pictures that {@link #within} joins a share
+     * {@code purity} is of one person, people being taken in groups of two or more and of so many pictures.
+     */
+    static double pure(
+            float[][] embeddings, int[] labels, double purity, int groupImages, boolean isCosine, int maxLevels) {
+        requireTwo(labels);
+        List<int[]> groups = groups(labels, groupImages);
+        List<Clusters> clusters = new ArrayList<>();
+        for (int[] group : groups) {
+            float[][] part = new float[group.length][];
+            for (int i = 0; i < group.length; i++) {
+                part[i] = embeddings[group[i]];
+            }
+            clusters.add(new Clusters(part, isCosine));
+        }
+        for (int step = CALIBRATION_STEPS - 1; step >= 0; step--) {
+            double distance = tried(step, isCosine);
+            long right = 0;
+            long joined = 0;
+            for (int g = 0; g < groups.size(); g++) {
+                int[] of = new int[groups.get(g).length];
+                for (int i = 0; i < of.length; i++) {
+                    of[i] = labels[groups.get(g)[i]];
+                }
+                Pairs pairs = new Pairs(of, clusters.get(g).within(distance, maxLevels));
+                right += pairs.right;
+                joined += pairs.joined;
+            }
+            if (joined > 0 && (double) right / joined >= purity) {
+                return distance;
+            }
+        }
+        throw new MienException(
+                ErrorCode.CONFIG,
+                "at no distance are " + purity + " of the pairs that C-FINCH joins among public people of one person; tell"
+                        + " the operator to lower options.clustering.purity or to name a distance");
+    }
+
+    /** Returns the indices of each group of whole people, in the order of their labels, of two or more of them. */
+    private static List<int[]> groups(int[] labels, int groupImages) {
+        TreeMap<Integer, List<Integer>> people = new TreeMap<>();
+        for (int i = 0; i < labels.length; i++) {
+            people.computeIfAbsent(labels[i], label -> new ArrayList<>()).add(i);
+        }
+        List<int[]> groups = new ArrayList<>();
+        List<Integer> all = new ArrayList<>();
+        List<Integer> group = new ArrayList<>();
+        int ofGroup = 0;
+        for (List<Integer> images : people.values()) {
+            all.addAll(images);
+            group.addAll(images);
+            ofGroup++;
+            if (groupImages > 0 && ofGroup > 1 && group.size() >= groupImages) {
+                groups.add(array(group));
+                group.clear();
+                ofGroup = 0;
+            }
+        }
+        if (groups.isEmpty()) {
+            groups.add(array(all));
+        }
+        return groups;
+    }
+
+    private static int[] array(List<Integer> values) {
+        int[] found = new int[values.size()];
+        for (int i = 0; i < found.length; i++) {
+            found[i] = values.get(i);
+        }
+        return found;
+    }
+
+    private static double tried(int step, boolean isCosine) {
+        double chord = step + 1 == CALIBRATION_STEPS ? 2 : (step + 1) * (2.0 / CALIBRATION_STEPS);
+        return isCosine ? chord * chord / 2 : chord;
     }
 
     private static void requireTwo(int[] labels) {
@@ -115,19 +191,32 @@ final class Clusters {
         }
     }
 
+    /** Numbers of pairs of pictures: of one person and joined, of one person, joined. */
+    private static final class Pairs {
+        final long right;
+        final long ofOne;
+        final long joined;
+
+        Pairs(int[] truth, int[] clusters) {
+            Map<Long, Long> shared = new HashMap<>();
+            Map<Long, Long> people = new HashMap<>();
+            Map<Long, Long> found = new HashMap<>();
+            for (int i = 0; i < truth.length; i++) {
+                shared.merge((long) truth[i] << 32 | clusters[i], 1L, Long::sum);
+                people.merge((long) truth[i], 1L, Long::sum);
+                found.merge((long) clusters[i], 1L, Long::sum);
+            }
+            right = pairs(shared);
+            ofOne = pairs(people);
+            joined = pairs(found);
+        }
+    }
+
     /** Returns the harmonic mean of precision and recall over pairs of pictures that are joined, or of one person. */
     private static double pairwiseF(int[] truth, int[] clusters) {
-        Map<Long, Long> shared = new HashMap<>();
-        Map<Long, Long> people = new HashMap<>();
-        Map<Long, Long> joined = new HashMap<>();
-        for (int i = 0; i < truth.length; i++) {
-            shared.merge((long) truth[i] << 32 | clusters[i], 1L, Long::sum);
-            people.merge((long) truth[i], 1L, Long::sum);
-            joined.merge((long) clusters[i], 1L, Long::sum);
-        }
-        long right = pairs(shared);
-        double precision = pairs(joined) == 0 ? 1 : (double) right / pairs(joined);
-        double recall = pairs(people) == 0 ? 1 : (double) right / pairs(people);
+        Pairs pairs = new Pairs(truth, clusters);
+        double precision = pairs.joined == 0 ? 1 : (double) pairs.right / pairs.joined;
+        double recall = pairs.ofOne == 0 ? 1 : (double) pairs.right / pairs.ofOne;
         double total = precision + recall;
         return total == 0 ? 0 : 2 * precision * recall / total;
     }

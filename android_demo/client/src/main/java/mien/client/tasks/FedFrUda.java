@@ -33,8 +33,10 @@ final class FedFrUda extends DeviceHalf {
         final double margin;
         final int weight;
         final boolean isByDistance;
-        /** 0: the one that finds the people of the public faces again. */
+        /** 0: the one that finds the people of the public faces again, or keeps them apart as {@code purity} asks. */
         final double distance;
+        /** 0: none is asked. */
+        final double purity;
 
         final int maxLevels;
         final boolean isCosine;
@@ -58,6 +60,9 @@ final class FedFrUda extends DeviceHalf {
             isByDistance = OwnClasses.choice(task, "algorithm", of, BY_DISTANCE, "finch").equals(BY_DISTANCE);
             distance = of == null ? 1.2 : of.real("distance", 1.2);
             Methods.require(distance >= 0 && distance <= 2, task, "options.clustering.distance = " + distance);
+            purity = of == null ? 0 : of.real("purity", 0);
+            boolean isPurity = purity == 0 || purity > 0 && purity <= 1 && isByDistance && distance == 0;
+            Methods.require(isPurity, task, "options.clustering.purity = " + purity);
             maxLevels = whole(task, of, "max_levels", 0, 0, 64);
             isCosine = OwnClasses.choice(task, "metric", of, "euclidean", "cosine").equals("cosine");
             level = whole(task, of, "level", 0, Integer.MIN_VALUE, Integer.MAX_VALUE);
@@ -127,17 +132,22 @@ final class FedFrUda extends DeviceHalf {
         if (!options.isByDistance) {
             return clusters.at(options.level);
         }
-        return clusters.within(
-                options.distance > 0 ? options.distance : measured(job, options, shard), options.maxLevels);
+        double distance = options.distance > 0 ? options.distance : measured(job, embeddings.length, options, shard);
+        return clusters.within(distance, options.maxLevels);
     }
 
-    private static double measured(Methods.Job job, Options options, PublicShard shard) {
+    private static double measured(Methods.Job job, int numImages, Options options, PublicShard shard) {
         if (shard == null) {
             throw new MienException(
                     ErrorCode.CONFIG,
                     "the task measures on public faces how far people lie apart, and the model has none; tell the operator");
         }
-        return new Clusters(job.embed(shard), options.isCosine).calibrated(shard.labels, options.maxLevels);
+        float[][] embeddings = job.embed(shard);
+        if (options.purity > 0) {
+            return Clusters.pure(
+                    embeddings, shard.labels, options.purity, numImages, options.isCosine, options.maxLevels);
+        }
+        return new Clusters(embeddings, options.isCosine).calibrated(shard.labels, options.maxLevels);
     }
 
     /** Returns the pictures whose cluster has enough of them, all where none has. */

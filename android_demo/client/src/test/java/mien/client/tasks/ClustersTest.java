@@ -2,6 +2,7 @@ package mien.client.tasks;
 
 import static org.junit.Assert.assertArrayEquals;
 import static org.junit.Assert.assertEquals;
+import static org.junit.Assert.assertTrue;
 
 import mien.client.ErrorCode;
 import mien.client.Raised;
@@ -23,6 +24,16 @@ public class ClustersTest {
 
     private static Clusters clusters(Vectors set, String metric) throws Exception {
         return new Clusters(embeddings(set, file().at("dim").word()), metric.equals("cosine"));
+    }
+
+    private static double pure(float[][] embeddings, int[] truth, Vectors wanted) {
+        return Clusters.pure(
+                embeddings,
+                truth,
+                wanted.at("purity").real(),
+                wanted.at("group_images").word(),
+                wanted.at("metric").text().equals("cosine"),
+                wanted.at("max_levels").word());
     }
 
     @Test
@@ -72,6 +83,29 @@ public class ClustersTest {
                 Raised.by(ErrorCode.CONFIG, "two public people", () -> clusters.calibrated(truth, 0));
             }
         }
+    }
+
+    @Test
+    public void theLargestPureDistanceIsPythons() throws Exception {
+        Vectors sets = file().at("sets");
+        int refused = 0;
+        for (int i = 0; i < sets.size(); i++) {
+            Vectors all = sets.at(i).at("pure");
+            int[] truth = sets.at(i).at("truth").words();
+            float[][] embeddings = embeddings(sets.at(i), file().at("dim").word());
+            String what = sets.at(i).at("what").text();
+            for (int k = 0; k < all.size(); k++) {
+                Vectors wanted = all.at(k);
+                double distance = wanted.at("distance").real();
+                if (distance > 0) {
+                    assertEquals(what + " " + k, distance, pure(embeddings, truth, wanted), 0);
+                } else {
+                    Raised.by(ErrorCode.CONFIG, "at no distance", () -> pure(embeddings, truth, wanted));
+                    refused++;
+                }
+            }
+        }
+        assertTrue(refused > 0);
     }
 
     @Test
