@@ -339,8 +339,9 @@ def uda(**options: Any) -> TaskSpec:
         uda(target_weight=3, head="cosface", clustering={"distance": 0.5, "max_levels": 1}),
         uda(head="softmax", clustering={"algorithm": "finch"}),
         uda(clustering={"distance": 0.0, "metric": "cosine", "max_levels": 1}),
+        uda(clustering={"distance": 0.0, "purity": 0.6, "max_levels": 2}),
     ],
-    ids=["uda", "without-small", "cosface", "finch", "measured"],
+    ids=["uda", "without-small", "cosface", "finch", "measured", "pure"],
 )
 def test_rounds_of_a_target_that_clusters_its_pictures(task: TaskSpec, tmp_path: Path) -> None:
     """The second round goes on with labels and classes of the first."""

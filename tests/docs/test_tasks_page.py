@@ -6,6 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
+from mien.methods.fedfr_uda import FEDFR_UDA, options_of
 from mien.records import from_mapping
 from mien.rounds.plan import check_hidden
 from mien.specs import TaskSpec
@@ -19,3 +20,11 @@ def test_a_task_with_a_source_as_the_page_has_it_is_not_refused() -> None:
     task = from_mapping(TaskSpec, {"name": "with-a-source", "method": "fedfr_uda", **tomllib.loads(block)})
     assert task.cohort.min_labelled == 1
     check_hidden(task)
+
+
+def test_pure_clusters_as_the_page_has_them_need_public_faces() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (block,) = [block for block in blocks if "purity" in block]
+    task = from_mapping(TaskSpec, {"name": "pure", "method": "fedfr_uda", **tomllib.loads(block)})
+    assert options_of(task).clustering.purity == 0.95
+    assert FEDFR_UDA.requirements(task).public_faces
