@@ -106,7 +106,7 @@ def calibrated_distance(
         [pairwise_scores(truth, c_finch(emb_ND, each, metric=metric, max_levels=max_levels)).f_score for each in tried]
     )
     best = np.flatnonzero(scores >= scores.max() - 1e-12)
-    return tried[best[len(best) // 2]]
+    return tried[int(best[len(best) // 2])]
 
 
 def pure_distance(
