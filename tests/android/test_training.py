@@ -339,7 +339,7 @@ def uda(**options: Any) -> TaskSpec:
         uda(target_weight=3, head="cosface", clustering={"distance": 0.5, "max_levels": 1}),
         uda(head="softmax", clustering={"algorithm": "finch"}),
         uda(clustering={"distance": 0.0, "metric": "cosine", "max_levels": 1}),
-        uda(clustering={"distance": 0.0, "purity": 0.6, "max_levels": 2}),
+        uda(head="softmax", clustering={"distance": 0.0, "purity": 0.6, "max_levels": 2}),
     ],
     ids=["uda", "without-small", "cosface", "finch", "measured", "pure"],
 )
