@@ -42,6 +42,7 @@ from mien.specs import FaceInputSpec, LocalSpec, ModelSpec
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.choice import device
 from simulation.engines.engine import Cohort, PublicFaces
+from simulation.faces.conditions import in_condition
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
 from simulation.faces.features import KeptFeatures, private_folder
 from simulation.faces.models import Model, sface, sface_with_adapter
@@ -184,23 +185,29 @@ def mean_cosines(scores: Comparisons) -> dict[str, float]:
 
 
 @functools.lru_cache(maxsize=2)
-def open_workbench(faces: Path | None, max_people: int | None = None, max_images: MaxImages = None) -> Workbench:
+def open_workbench(
+    faces: Path | None, max_people: int | None = None, max_images: MaxImages = None, condition: str = ""
+) -> Workbench:
     """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
 
     People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
-    run needs few), and the first `max_images` of each, or of each in a domain. Features are made by the first process
-    that asks, while the others wait.
+    run needs few), and the first `max_images` of each, or of each in a domain. All of them are in a `condition`, one of
+    `simulation.faces.conditions`, where it is named. Features are made by the first process that asks, while the others
+    wait.
     """
     chosen = _chosen(faces, max_people, max_images)
     model = sface_with_adapter()
     read = _read(chosen, model.spec.input)
-    read.crops.flags.writeable = False  # so that they are hashed once
+    crops = in_condition(condition, read.crops) if condition else read.crops
+    crops.flags.writeable = False  # so that they are hashed once
     dataset = digest(chosen)
+    if condition:
+        dataset = hashlib.sha256(f"{dataset} {condition}".encode()).hexdigest()
     return Workbench(
         model,
         model.layout.part(TRAINABLE),
-        TorchRuntime(model.spec, model.layout, cache=_features(read.crops, dataset), device=device()),
-        read.crops,
+        TorchRuntime(model.spec, model.layout, cache=_features(crops, dataset), device=device()),
+        crops,
         read.labels,
         read.names,
         dataset,

@@ -23,11 +23,15 @@ from simulation.runs.records import only_writer, refuse_others
 from simulation.runs.reproduced import EXPERIMENTS, MAX_SEEDS, STATE, Options, known
 
 OUT: Final = Path("out/reproduce")
-_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", "fedfr_real": ".", "fedfr_uda_real": "."}
-"""Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
+_HOLDS: Final = {
+    "fedfr_real": "celeba112 and bollywood112",
+    "pfm_fv_real": "celeba112, bollywood112 and lfw",
+    "fedfr_uda_real": "celeba112, bollywood112 and lfw",
+}
+"""What MIEN_DATA holds for an experiment that takes it whole."""
 
-_HOLDS: Final = {"fedfr_real": "celeba112 and bollywood112", "fedfr_uda_real": "celeba112, bollywood112 and lfw"}
-"""What that folder holds, where it is MIEN_DATA itself."""
+_FACES: Final = {"conditions": "lfw/images", "block": "lfw/images", **dict.fromkeys(_HOLDS, ".")}
+"""Folder of MIEN_DATA that an experiment takes unless one is named; others take `synthetic112`."""
 
 
 def seeds_of(count: int) -> tuple[int, ...]:

@@ -65,6 +65,10 @@ _PAPERS: Final = {
         "Federated Face Recognition (2021)",
         "the sweep over local steps K, federated validation and its norms, 3 and 12 parties",
     ),
+    "pfm_fv_real": (
+        "Federated Face Recognition (2021), on real faces",
+        "CelebA, LFW and Bollywood as parties, clean and in the dark: local steps K, federated validation, 12 parties",
+    ),
     "pfm_scratch": (
         "Federated Face Recognition (2021)",
         "a small network trained end to end by three parties: local steps K, momentum, each party alone",

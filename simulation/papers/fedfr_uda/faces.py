@@ -104,16 +104,18 @@ def _alone(faces: Path, domain: str) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = "") -> Workbench:
+def open_domains(
+    faces: Path | None, domains: tuple[str, ...], condition: str = "", everybodys: str = ""
+) -> Workbench:
     """Return the light workbench of the people of some domains, the target's last.
 
     Each of `SETS` has a workbench of its own, whose features are computed once, whatever it stands beside. A
-    `condition`, one of `simulation.faces.conditions`, is that of the target's pictures.
+    `condition`, one of `simulation.faces.conditions`, is that of the target's pictures; `everybodys` is that of all.
     """
     if faces is not None and are_real(faces):
-        parts = [open_workbench(_alone(faces, domain), None, SETS[domain].images) for domain in domains]
+        parts = [open_workbench(_alone(faces, name), None, SETS[name].images, everybodys) for name in domains]
     else:
-        parts = [open_workbench(faces)]
+        parts = [open_workbench(faces, None, None, everybodys)]
     whole = _beside(parts)
     features_ND = np.concatenate([each.runtime.features(each.theta, each.crops) for each in parts])
     if condition:

@@ -62,24 +62,24 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
     settings = job.settings
     groups = _split(bench, settings, job.seed)
     judges = "validation" if settings["tuning"] else "test"
-    test = sorted(name for group in groups.values() for name in group[judges])
+    tests = {domain: group[judges] for domain, group in groups.items()}
     if settings["system"] == "pretrained":
-        return bench.verification(bench.theta, test)
+        return _verified(bench, bench.theta, tests)
     people = {domain: group["people"] for domain, group in groups.items()}
     cohort = bench.cohort(
         _unequal(people, settings) if "parties" in settings else _parties(people, settings.get("parts", 1))
     )
     cohort = replace(cohort, labels=_mislabelled(cohort.labels, settings.get("wrong_labels", {}), job.seed))
     if settings["system"] == "pooled":
-        theta, loss = _pooled(bench, _together(cohort), len(DOMAINS), settings, job.seed)
-        return {**bench.verification(theta, test), "loss_last": loss}
+        theta, loss = _pooled(bench, _together(cohort), len(people), settings, job.seed)
+        return {**_verified(bench, theta, tests), "loss_last": loss}
     if settings["system"] == "solo":
         alone = [_pooled(bench, Faces(*bench.labelled(held)), 1, settings, job.seed) for held in people.values()]
-        each = [{**bench.verification(theta, test), "loss_last": loss} for theta, loss in alone]
+        each = [{**_verified(bench, theta, tests), "loss_last": loss} for theta, loss in alone]
         return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
     if settings["system"] == "grid":
-        return searched(bench, task, cohort, _validators(bench, groups, job.seed), test)
+        return searched(bench, task, cohort, _validators(bench, groups, job.seed), _everybody(tests))
     if task.options["validation"] != "off":
         cohort = replace(cohort, validators=_validators(bench, groups, job.seed))
     is_even = task.options.get("first_weighting") == "uniform"
@@ -92,12 +92,22 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
 
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, bench.runtime, after_round=note)
     return {
-        **bench.verification(run.state.theta, test),
+        **_verified(bench, run.state.theta, tests),
         **({"weights": weights} if weights else {}),
-        **(_figures_of_weights(weights, first, run.state) if "parties" in settings else {}),
+        **_figures_of_weights(weights, first, run.state),
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
     }
+
+
+def _everybody(tests: Mapping[str, Sequence[str]]) -> list[str]:
+    return sorted(itertools.chain(*tests.values()))
+
+
+def _verified(bench: Workbench, theta: Vector, tests: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Return verification on all domains' test people together, and the EER among those of each domain."""
+    each = {f"eer_{domain}": bench.verification(theta, names)["eer"] for domain, names in tests.items()}
+    return {**bench.verification(theta, _everybody(tests)), **each}
 
 
 def _figures_of_weights(
@@ -174,13 +184,18 @@ def _shares(state: ServerState, first: Mapping[str, int]) -> dict[str, float]:
 
 
 def _split(bench: Workbench, settings: Mapping[str, Any], seed: int) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Return each domain's people for training, validators, tuning and tests, drawn by `seed`."""
+    """Return each domain's people for training, validators, tuning and tests, drawn by `seed`.
+
+    A number is of every domain alike, and of all together for tests; a table has each domain's own.
+    """
     groups: dict[str, dict[str, tuple[str, ...]]] = {}
-    for number, domain in enumerate(DOMAINS):
-        sizes = {name: settings[name] for name in ("people", "validators", "validation")}
+    domains = settings.get("domains", DOMAINS)
+    for number, domain in enumerate(domains):
+        sizes = {name: _size(settings[name], domain) for name in ("people", "validators", "validation")}
         if "parties" in settings:
             sizes["people"] = sum(held.get(domain, 0) for held in settings["parties"].values())
-        sizes["test"] = settings["test"] // len(DOMAINS)
+        test = settings["test"]
+        sizes["test"] = test // len(domains) if isinstance(test, int) else _size(test, domain)
         members = [name for name in bench.people if name.startswith(f"{domain}_")]
         if len(members) < sum(sizes.values()):
             raise EmptyFolderError(
@@ -193,6 +208,10 @@ def _split(bench: Workbench, settings: Mapping[str, Any], seed: int) -> dict[str
             groups[domain][name] = tuple(sorted(order[position : position + size]))
             position += size
     return groups
+
+
+def _size(size: int | Mapping[str, int], domain: str) -> int:
+    return size if isinstance(size, int) else size[domain]
 
 
 def _parties(people: Mapping[str, Sequence[str]], parts: int) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,123 @@
+"""PFM and FV on real faces: parties of three sets, who plays which part, and the rendered study's code and settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mien.errors import EmptyFolderError
+from mien.methods.pfm_fv import PfmFvOptions
+from mien.records import from_mapping
+from mien.specs import TaskSpec
+from simulation.papers import pfm_fv, pfm_fv_real
+from simulation.papers.fedfr_uda.faces import open_domains
+from simulation.papers.pfm_fv import _parties, _split
+from simulation.runs.experiment import Job
+from simulation.runs.reproduced import EXPERIMENTS
+
+QUICK, FULL = (pfm_fv_real.study(quick=quick, faces=None) for quick in (True, False))
+ROWS = {row.name: row.settings for row in QUICK.rows}
+WHOLE = {row.name: row.settings for row in FULL.rows}
+PEOPLE = {"celeba": 271, "lfw": 467, "bollywood": 32}
+"""How many of each set have four pictures or more."""
+
+
+def test_it_is_listed_and_every_set_has_enough_people_for_all_parts() -> None:
+    assert "pfm_fv_real" in EXPERIMENTS
+    settings = WHOLE["pfm_low"]
+    for domain, num in PEOPLE.items():
+        assert sum(settings[part][domain] for part in ("people", "validators", "test")) <= num
+    assert settings["domains"] == list(PEOPLE)
+    assert set(ROWS) == set(WHOLE)
+
+
+def test_clean_rows_differ_from_those_in_the_dark_in_pictures_rate_and_head() -> None:
+    clean = [name for name in WHOLE if name.startswith("clean_")]
+    assert {"clean_fedavg_high", "clean_pfm_high", "clean_solo", "clean_pfm_fv"} <= set(clean)
+    for name in clean:
+        dark = name.removeprefix("clean_")
+        assert _alike(WHOLE[name]) == _alike(WHOLE[dark]), name
+        assert (WHOLE[dark]["condition"], WHOLE[name]["condition"]) == ("dark", "")
+
+
+def _alike(settings: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: value for name, value in settings.items() if name not in ("condition", "lr", "head", "task")}
+    if "method" in (task := settings.get("task", {})):
+        free = {"margin", "scale"}
+        options = {name: value for name, value in task["options"].items() if name not in free}
+        found["task"] = {**task, "options": options, "local": {**task["local"], "lr": None}}
+    return found
+
+
+def test_methods_are_those_of_the_rendered_study() -> None:
+    rendered = {row.name: row.settings for row in pfm_fv.study(quick=False, faces=None).rows}
+    for name in ("fedavg_low", "pfm_middle", "fedavg_high", "no_norm", "moving_norm", "fedavg_fv", "twelve_pfm_fv"):
+        assert _alike(WHOLE[name])["task"] == _alike(rendered[name])["task"], name
+        assert WHOLE[name]["steps"] == rendered[name]["steps"]
+
+
+@pytest.mark.parametrize("rows", [ROWS, WHOLE], ids=["quick", "whole"])
+def test_every_row_takes_as_many_steps_with_the_central_head(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    for settings in (each for each in rows.values() if each["system"] == "federated"):
+        task = from_mapping(TaskSpec, settings["task"])
+        options = from_mapping(PfmFvOptions, task.options, where="options.")
+        assert task.rounds * task.local.steps == settings["steps"]
+        assert {name: getattr(options, name) for name in settings["head"]} == settings["head"]
+        assert (task.local.lr, task.local.batch_size) == (settings["lr"], settings["batch"])
+
+
+def test_nobody_plays_two_parts_and_a_set_has_its_own_number_of_people() -> None:
+    bench = pfm_fv_real.workbench(Job("pfm_low", 0, ROWS["clean_pfm_low"]))
+    sizes = {"african": 7, "asian": 5, "caucasian": 3}
+    settings = {**ROWS["pfm_low"], "people": sizes, "test": sizes, "validators": dict.fromkeys(sizes, 2)}
+    groups = _split(bench, settings, seed=1)
+    assert {domain: len(group["people"]) for domain, group in groups.items()} == sizes
+    assert {domain: len(group["test"]) for domain, group in groups.items()} == sizes
+    names = [name for group in groups.values() for people in group.values() for name in people]
+    assert len(names) == len(set(names)) == 2 * 15 + 6
+    twelve = _parties({domain: group["people"] for domain, group in groups.items()}, 2)
+    assert {party: len(held) for party, held in twelve.items()} == {
+        **{"african-0": 4, "african-1": 3, "asian-0": 3, "asian-1": 2},
+        **{"caucasian-0": 2, "caucasian-1": 1},
+    }
+
+
+def test_all_pictures_are_in_the_condition_parties_validators_and_tests_alike() -> None:
+    domains = ("african", "asian")
+    clean, dark = (open_domains(None, domains, everybodys=condition) for condition in ("", "dark"))
+    assert clean.people == dark.people
+    seen = [bench.runtime.embed(bench.theta, bench.crops) for bench in (clean, dark)]
+    assert ((seen[0] * seen[1]).sum(axis=1) < 0.999).all()
+    assert clean.dataset_sha256 != dark.dataset_sha256
+
+
+def test_without_the_sets_a_whole_run_says_what_it_lacks() -> None:
+    with pytest.raises(EmptyFolderError, match="named celeba_"):
+        pfm_fv_real.measure(Job("clean_fedavg_low", 0, WHOLE["clean_fedavg_low"]))
+
+
+def test_figures_of_the_sets_stand_beside_those_of_all_and_shares_begin_at_pictures() -> None:
+    found = pfm_fv_real.measure(Job("clean_pfm_low", 0, ROWS["clean_pfm_low"]))
+    bench = pfm_fv_real.workbench(Job("clean_pfm_low", 0, ROWS["clean_pfm_low"]))
+    assert {name for name in found if name.startswith("eer_")} == {"eer_african", "eer_asian", "eer_caucasian"}
+    groups = _split(bench, ROWS["clean_pfm_low"], seed=0)
+    images = {domain: len(bench.labelled(group["people"])[0]) for domain, group in groups.items()}
+    for domain, num in images.items():
+        assert found[f"share_{domain}-0"] == pytest.approx(num / sum(images.values()))
+    start = pfm_fv_real.measure(Job("clean_pretrained", 0, ROWS["clean_pretrained"]))
+    for domain, group in groups.items():
+        assert start[f"eer_{domain}"] == bench.verification(bench.theta, group["test"])["eer"]
+    everybody = sorted(name for group in groups.values() for name in group["test"])
+    assert start["eer"] == bench.verification(bench.theta, everybody)["eer"]
+
+
+@pytest.mark.parametrize("name", ["pooled", "solo", "pfm_fv", "moving_norm", "twelve_pfm_fv", "cosface_pfm_fv"])
+def test_one_row_of_each_kind_gives_its_figures(name: str) -> None:
+    found = pfm_fv_real.measure(Job(name, 0, ROWS[name]))
+    assert 0 < found["eer"] < 0.6
+    assert np.isfinite(found["loss_last"])
+    json.dumps(dict(found), allow_nan=False)
