@@ -104,9 +104,7 @@ def _alone(faces: Path, domain: str) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def open_domains(
-    faces: Path | None, domains: tuple[str, ...], condition: str = "", everybodys: str = ""
-) -> Workbench:
+def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = "", everybodys: str = "") -> Workbench:
     """Return the light workbench of the people of some domains, the target's last.
 
     Each of `SETS` has a workbench of its own, whose features are computed once, whatever it stands beside. A

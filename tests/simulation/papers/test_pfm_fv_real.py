@@ -81,8 +81,12 @@ def test_nobody_plays_two_parts_and_a_set_has_its_own_number_of_people() -> None
     assert len(names) == len(set(names)) == 2 * 15 + 6
     twelve = _parties({domain: group["people"] for domain, group in groups.items()}, 2)
     assert {party: len(held) for party, held in twelve.items()} == {
-        **{"african-0": 4, "african-1": 3, "asian-0": 3, "asian-1": 2},
-        **{"caucasian-0": 2, "caucasian-1": 1},
+        "african-0": 4,
+        "african-1": 3,
+        "asian-0": 3,
+        "asian-1": 2,
+        "caucasian-0": 2,
+        "caucasian-1": 1,
     }
 
 
