@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mien.errors import EmptyFolderError
 from mien.layout import Vector
 from mien.methods.base import ServerState, ValidationFaces
-from mien.methods.pfm_fv import HISTORY, PERCENT, options_of, score, server_start, weight_of
+from mien.methods.pfm_fv import HISTORY, PERCENT, options_of, rate, score, server_start, weight_of
 from mien.specs import LocalSpec, TaskSpec, from_mapping
 from simulation.centralised.systems import Faces, Head, Trainer
 from simulation.engines.base import Cohort, RoundWork
@@ -78,6 +78,9 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
         each = [{**_verified(bench, theta, tests), "loss_last": loss} for theta, loss in alone]
         return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
+    if settings.get("reach"):
+        of_backbone = task.local.lr * settings["reach"] / reach(task)
+        task = replace(task, local=replace(task.local, lr=of_backbone, private_lr=task.local.lr))
     if settings["system"] == "grid":
         return searched(bench, task, cohort, _validators(bench, groups, job.seed), _everybody(tests))
     if task.options["validation"] != "off":
@@ -98,6 +101,26 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
     }
+
+
+def reach(task: TaskSpec) -> float:
+    """Return how far a gradient of one, the same in every step, would carry a backbone in all of a task's rounds.
+
+    That is the sum of rates times what momentum makes of a step. FedAvg's momentum begins anew in every round, PFM's
+    grows from round to round (eq 3 and 6), so that both depend on K and on the number of rounds where these are few.
+    """
+    options, num_steps = options_of(task), task.local.num_steps(0)
+    total = moved = 0.0
+    for number in range(1, task.rounds + 1):
+        federated = options.momentum == "partially_federated"
+        moved = num_steps + options.beta * moved if federated else _from_rest(num_steps, options.beta)
+        total += rate(task, options, number) * moved
+    return total
+
+
+def _from_rest(num_steps: int, beta: float) -> float:
+    """Return how far a gradient of one carries at rate one in so many steps of momentum that begins at zero."""
+    return math.fsum((1 - beta**step) / (1 - beta) for step in range(1, num_steps + 1))
 
 
 def _everybody(tests: Mapping[str, Sequence[str]]) -> list[str]:
@@ -276,8 +299,14 @@ def _pooled(
     """
     head, batch = Head(**{"loss": "arcface", **settings["head"]}), num_parties * settings["batch"]
     theta, kept, loss = bench.theta, dict[str, Vector](), math.nan
-    for stage, steps in enumerate(_stages(settings["steps"])):
-        local = LocalSpec(lr=settings["lr"] * 0.1**stage, steps=steps, batch_size=batch, momentum=BETA, flip=False)
+    stages, lr = _stages(settings["steps"]), settings["lr"]
+    if settings.get("reach"):
+        lr = settings["reach"] / math.fsum(_from_rest(steps, BETA) * 0.1**i for i, steps in enumerate(stages))
+    for stage, steps in enumerate(stages):
+        of_backbone, of_classes = lr * 0.1**stage, settings["lr"] * 0.1**stage
+        local = LocalSpec(
+            lr=of_backbone, private_lr=of_classes, steps=steps, batch_size=batch, momentum=BETA, flip=False
+        )
         trained = Trainer(bench.runtime, bench.part, head, local, seed + stage).trained(theta, faces, kept)
         theta, kept, loss = trained.theta, dict(trained.private), trained.loss_after
     return theta, loss

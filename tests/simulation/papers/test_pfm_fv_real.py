@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mien.errors import EmptyFolderError
-from mien.methods.pfm_fv import PfmFvOptions
+from mien.methods.pfm_fv import PfmFvOptions, rate
 from mien.records import from_mapping
 from mien.specs import TaskSpec
 from simulation.papers import pfm_fv, pfm_fv_real
@@ -35,13 +35,47 @@ def test_it_is_listed_and_every_set_has_enough_people_for_all_parts() -> None:
     assert set(ROWS) == set(WHOLE)
 
 
-def test_clean_rows_differ_from_those_in_the_dark_in_pictures_rate_and_head() -> None:
-    clean = [name for name in WHOLE if name.startswith("clean_")]
-    assert {"clean_fedavg_high", "clean_pfm_high", "clean_solo", "clean_pfm_fv"} <= set(clean)
-    for name in clean:
-        dark = name.removeprefix("clean_")
-        assert _alike(WHOLE[name]) == _alike(WHOLE[dark]), name
-        assert (WHOLE[dark]["condition"], WHOLE[name]["condition"]) == ("dark", "")
+@pytest.mark.parametrize("rows", [ROWS, WHOLE], ids=["quick", "whole"])
+def test_rows_at_one_rate_have_no_reach_and_are_otherwise_the_same(rows: Mapping[str, Mapping[str, Any]]) -> None:
+    one = [name for name in rows if name.startswith("one_")]
+    assert len(one) == 6
+    for name in one:
+        assert {**rows[name], "reach": rows["pfm_low"]["reach"]} == rows[name.removeprefix("one_")], name
+        assert rows[name]["reach"] is None
+
+
+@pytest.mark.parametrize("name", ["fedavg_low", "pfm_low", "pfm_high"])
+def test_reach_is_how_far_the_same_gradient_carries_a_backbone(name: str) -> None:
+    task = from_mapping(TaskSpec, WHOLE[name]["task"])
+    options = from_mapping(PfmFvOptions, task.options, where="options.")
+    theta, momentum = 0.0, 0.0
+    for number in range(1, task.rounds + 1):
+        lr, start, velocity = rate(task, options, number), theta, 0.0
+        for _ in range(task.local.steps):
+            if name.startswith("pfm"):  # eq 3
+                theta -= lr * (1 + options.beta * momentum / task.local.steps)
+            else:
+                velocity = options.beta * velocity + 1
+                theta -= lr * velocity
+        momentum = (start - theta) / lr  # eq 6
+    assert pfm_fv.reach(task) == pytest.approx(-theta)
+
+
+def test_the_middle_row_of_fedavg_keeps_its_rate_and_reaches_what_all_others_are_set_to() -> None:
+    task = from_mapping(TaskSpec, WHOLE["fedavg_middle"]["task"])
+    assert task.local.lr == WHOLE["fedavg_middle"]["lr"]
+    assert pfm_fv.reach(task) == pytest.approx(WHOLE["fedavg_middle"]["reach"], rel=1e-4)
+    assert len({settings["reach"] for name, settings in WHOLE.items() if not name.startswith("one_")}) == 1
+
+
+def test_a_row_s_backbone_alone_is_trained_at_the_rate_that_its_reach_asks_for() -> None:
+    longer = {name: pfm_fv_real.measure(Job(name, 0, ROWS[name])) for name in ("one_pfm_low", "pfm_low")}
+    task = from_mapping(TaskSpec, ROWS["pfm_low"]["task"])
+    scaled = task.local.lr * ROWS["pfm_low"]["reach"] / pfm_fv.reach(task)
+    local = {**ROWS["one_pfm_low"]["task"]["local"], "lr": scaled, "private_lr": task.local.lr}
+    by_hand = {**ROWS["one_pfm_low"], "task": {**ROWS["one_pfm_low"]["task"], "local": local}}
+    assert pfm_fv_real.measure(Job("pfm_low", 0, by_hand)) == longer["pfm_low"]
+    assert longer["pfm_low"] != longer["one_pfm_low"]
 
 
 def _alike(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,7 +105,7 @@ def test_every_row_takes_as_many_steps_with_the_central_head(rows: Mapping[str, 
 
 
 def test_nobody_plays_two_parts_and_a_set_has_its_own_number_of_people() -> None:
-    bench = pfm_fv_real.workbench(Job("pfm_low", 0, ROWS["clean_pfm_low"]))
+    bench = pfm_fv_real.workbench(Job("pfm_low", 0, ROWS["pfm_low"]))
     sizes = {"african": 7, "asian": 5, "caucasian": 3}
     settings = {**ROWS["pfm_low"], "people": sizes, "test": sizes, "validators": dict.fromkeys(sizes, 2)}
     groups = _split(bench, settings, seed=1)
@@ -101,18 +135,18 @@ def test_all_pictures_are_in_the_condition_parties_validators_and_tests_alike() 
 
 def test_without_the_sets_a_whole_run_says_what_it_lacks() -> None:
     with pytest.raises(EmptyFolderError, match="named celeba_"):
-        pfm_fv_real.measure(Job("clean_fedavg_low", 0, WHOLE["clean_fedavg_low"]))
+        pfm_fv_real.measure(Job("fedavg_low", 0, WHOLE["fedavg_low"]))
 
 
 def test_figures_of_the_sets_stand_beside_those_of_all_and_shares_begin_at_pictures() -> None:
-    found = pfm_fv_real.measure(Job("clean_pfm_low", 0, ROWS["clean_pfm_low"]))
-    bench = pfm_fv_real.workbench(Job("clean_pfm_low", 0, ROWS["clean_pfm_low"]))
+    found = pfm_fv_real.measure(Job("pfm_low", 0, ROWS["pfm_low"]))
+    bench = pfm_fv_real.workbench(Job("pfm_low", 0, ROWS["pfm_low"]))
     assert {name for name in found if name.startswith("eer_")} == {"eer_african", "eer_asian", "eer_caucasian"}
-    groups = _split(bench, ROWS["clean_pfm_low"], seed=0)
+    groups = _split(bench, ROWS["pfm_low"], seed=0)
     images = {domain: len(bench.labelled(group["people"])[0]) for domain, group in groups.items()}
     for domain, num in images.items():
         assert found[f"share_{domain}-0"] == pytest.approx(num / sum(images.values()))
-    start = pfm_fv_real.measure(Job("clean_pretrained", 0, ROWS["clean_pretrained"]))
+    start = pfm_fv_real.measure(Job("pretrained", 0, ROWS["pretrained"]))
     for domain, group in groups.items():
         assert start[f"eer_{domain}"] == bench.verification(bench.theta, group["test"])["eer"]
     everybody = sorted(name for group in groups.values() for name in group["test"])
