@@ -79,7 +79,7 @@ def run_command(
     ] = None,
     resume: Annotated[bool, typer.Option(help="Go on with the run that the folder holds.")] = False,
     dry_run: Annotated[bool, typer.Option(help="Only say who would hold what; absent data are made up.")] = False,
-    seed: Annotated[int | None, typer.Option(help="Another seed of partition and training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed of partition, training and a new model.")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Another number of rounds.")] = None,
     engine: Annotated[
         str | None, typer.Option(help="How clients are run: auto, sequential, stacked, fused or cluster.")

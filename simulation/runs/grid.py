@@ -50,7 +50,7 @@ _OWN_OPTIONS: Final = (
     "; options belong to one method: write a [[sweep.cases]] for each method, with task.method and with "
     '"task.options" = {}, which replaces all of them'
 )
-_OF_SEEDS: Final = ("partition.seed", "task.seed", "name", "sweep")
+_OF_SEEDS: Final = ("partition.seed", "task.seed", "model.seed", "name", "sweep")
 
 
 def base_of(sweep: Experiment) -> RunSpec:

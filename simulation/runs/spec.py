@@ -519,7 +519,7 @@ def with_changes(
     engine: str | None = None,
     precision: str | None = None,
 ) -> RunSpec:
-    """Return the experiment with another seed (of partition and task), number of rounds, engine or precision."""
+    """Return the experiment with another seed (of partition, task and a new model), rounds, engine or precision."""
     named = {name: value for name, value in (("engine", engine), ("precision", precision)) if value is not None}
     if named:
         spec = from_mapping(RunSpec, {**to_mapping(spec), **named})
@@ -527,6 +527,8 @@ def with_changes(
         if seed < 0:
             raise ConfigError(f"--seed is {seed}; it must not be negative")
         spec = replace(spec, partition=replace(spec.partition, seed=seed), task=replace(spec.task, seed=seed))
+        if spec.model.source == "new":  # else runs that share their first weights would differ too little
+            spec = replace(spec, model=replace(spec.model, seed=seed))
     return spec if rounds is None else replace(spec, task=replace(spec.task, rounds=rounds))
 
 

@@ -254,6 +254,12 @@ def _part() -> ParameterPart:
     return model_of(parse(SMALL).model, Path()).layout.part(("embedding.*",))
 
 
+def test_another_seed_draws_a_new_model_s_weights_too() -> None:
+    assert with_changes(parse(SMALL), seed=3).model.seed == 3
+    given = parse(SMALL.replace('source = "new"\nbackbone = "mobilefacenet_folded"\ndim = 128\n', ""))
+    assert with_changes(given, seed=3).model == given.model
+
+
 def stopped_before_its_rounds(_text: str) -> None:
     """Stop a run at the first line that it tells, which is of the model before training."""
     raise KeyboardInterrupt

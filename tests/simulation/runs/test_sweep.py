@@ -162,6 +162,7 @@ class TestSettings:
             (('"task.rounds" = [1, 2]', '"task.rounds" = [2026-01-02]'), "values are numbers"),
             (('"task.rounds" = [1, 2]', '"task.local.lr" = [nan]'), "values are numbers"),
             (('"task.rounds" = [1, 2]', '"task.seed" = [2, 3]'), "task.seed cannot be swept"),
+            (('"task.rounds" = [1, 2]', '"model.seed" = [2, 3]'), "model.seed cannot be swept"),
             (('"task.rounds" = [1, 2]', '"name.x" = [2, 3]'), "name.x names no field"),
             (("seeds = [0, 4]", "seeds = [0, 0]"), "sweep.seeds"),
             (("seeds = [0, 4]", "seeds = []"), "sweep.seeds"),
