@@ -44,6 +44,7 @@ public abstract class OwnersScreen extends Screen {
         if (!isOpen) {
             isOpen = true;
             open();
+            refresh();
             if (held != null) {
                 super.onRestoreInstanceState(held);
                 held = null;
