@@ -34,8 +34,8 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
 
     A table's rows are systems; `changes` say what else a row changes, and its system where it has another name. A
     benchmark's own `tables` are the numbers of those that it has, by default all. A claim on a row that a benchmark
-    lacks is left out; so are benchmarks that the toy scale does not name. Claims `under` a name are asked once more, of
-    other rows.
+    lacks is left out; so are benchmarks that the toy scale does not name, and there no row's field is above the one in
+    `quick_most`. Claims `under` a name are asked once more, of other rows.
     """
     data = parse_toml(path.read_text(encoding="utf-8"), path.name)
     tables, claims = list[Table](), list[Claim]()
@@ -48,7 +48,7 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
         scale["source"] = [domains.get(domain, domain) for domain in scale["source"]]
         scale["target"] = domains.get(scale["target"], scale["target"])
         where = shown.get("where", name.upper())
-        made = [_table(data, data["tables"][number], name, scale, where) for number in numbers]
+        made = [_table(data, data["tables"][number], name, scale, where, quick=quick) for number in numbers]
         tables += made
         rows = {row.name for table in made for row in table.rows}
         claims += [claim for claim in _claims(data, name, scale, where) if claim.rows <= rows]
@@ -65,8 +65,9 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
     )
 
 
-def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings, where: str) -> Table:
+def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings, where: str, *, quick: bool) -> Table:
     """Return one table of a benchmark."""
+    most = data.get("quick_most", {}) if quick else {}
     paper = data["paper"][name][table["paper"]] if "paper" in table else {}
     # One target alone is no federation, and has no row without the source.
     systems = [system for system in table["rows"] if not system.startswith("no_source") or scale["clients"] > 1]
@@ -74,7 +75,7 @@ def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings,
         Row(
             f"{name}_{system}",
             data["labels"][system],
-            {**scale, "system": system, **data.get("changes", {}).get(system, {})},
+            _at_most(most, {**scale, "system": system, **data.get("changes", {}).get(system, {})}),
             tuple(paper.get(system, ())),
         )
         for system in systems
@@ -93,6 +94,11 @@ def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings,
         tuple(table.get("paper_columns", ())),
         table.get("note", "").format_map(scale),
     )
+
+
+def _at_most(most: Mapping[str, Any], settings: Settings) -> Settings:
+    """Return the settings, what `most` limits lowered to it."""
+    return {field: min(value, most[field]) if field in most else value for field, value in settings.items()}
 
 
 def sweep_of(scale: Settings) -> list[int]:

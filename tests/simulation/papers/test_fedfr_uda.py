@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from simulation.papers.fedfr_uda.run import (
     chosen_clusterer,
     open_scene,
 )
-from simulation.runs.experiment import Job
+from simulation.runs.experiment import Experiment, Job
 
 PEOPLE = tuple(f"{domain}_{i:03d}" for domain in ("african", "asian", "caucasian") for i in range(20))
 SETTINGS = {
@@ -230,3 +231,15 @@ def test_rank_1_and_accuracy_by_hand() -> None:
     apart = np.radians([0, 5, 2, 8, 90, 95, 92, 93])
     far = np.stack([np.cos(apart), np.sin(apart)], axis=1).astype(np.float32)
     assert _fold_accuracy(far, labels, 10) == 1.0
+
+
+@pytest.mark.parametrize("studied", [study, fedfr_uda_real.study])
+def test_every_row_of_the_toy_scale_has_a_round(studied: Callable[..., Experiment]) -> None:
+    assert all(row.settings["steps"] >= row.settings["local_steps"] for row in studied(quick=True, faces=None).rows)
+
+
+@pytest.mark.parametrize("name", ["e400_pure", "k1_pure", "no_source_pure", "fine_tune_pure"])
+def test_pure_clusters_are_found_at_the_toy_scale(name: str) -> None:
+    """Seed 2 draws people of whom none but a few pairs are told apart: at 0.95 no distance was pure."""
+    rows = {row.name: row for row in fedfr_uda_real.study(quick=True, faces=None).rows}
+    assert 0 <= measure(Job(name, 2, rows[f"dark_{name}"].settings))["target_accuracy"] <= 1
