@@ -7,6 +7,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final, Literal, Protocol, TypeVar
 
@@ -40,6 +41,7 @@ class FacesSource:
 
     Its people belong to `domain`, or, where that is empty, to what stands before the last underscore of their name.
     Clients whose people are not `labelled` do not know who is who (targets of domain adaptation; they need `domain`).
+    `people`, a shell-style pattern, takes only those whose names match it, so that one data set may be several sources.
     `exclude` is a text file of identities, one a line, that are left out (people of a test set). `identities` and
     `images` are how many there should be: a dry run without the data draws lists of that size. `synthetic` says that
     these are nobody's faces, so that reports may map their embeddings; the shipped faces are.
@@ -53,6 +55,7 @@ class FacesSource:
     identities: int = 0
     images: int = 0
     synthetic: bool = False
+    people: str | None = None
 
     def __post_init__(self) -> None:
         if (self.kind == "shipped") == bool(self.path):
@@ -174,8 +177,9 @@ def images_of_all(sources: Sequence[FacesSource], root: Path) -> Mapping[str, Pe
 def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     """Return identity -> images of a source; raises NotFoundError where its data or its exclusions are missing.
 
-    Raises ConfigError where `synthetic` contradicts a data set's own word. People of an archive are named DOMAIN_KEY by
-    the key of their record, or by the archive's name without a domain.
+    Raises EmptyFolderError where nobody has a name as `people` asks, ConfigError where `synthetic` contradicts a data
+    set's own word. People of an archive are named DOMAIN_KEY by the key of their record, or by the archive's name
+    without a domain.
     """
     people: dict[str, PersonImages]
     _check_there(source, root)
@@ -188,6 +192,14 @@ def images_of(source: FacesSource, root: Path) -> Mapping[str, PersonImages]:
     else:
         found = people_of(None) if kind == "shipped" else find_people(place_of(source, root))
         people = {name: list[Image](files) for name, files in found.items()}
+    if source.people is not None:
+        matching = {name: images for name, images in people.items() if fnmatchcase(name, source.people)}
+        if not matching:
+            raise EmptyFolderError(
+                f"faces.people is {source.people!r}, which is the name of none of the {len(people)} people of the "
+                f"{source.path or source.kind} faces; give a pattern of their names, or leave it out"
+            )
+        people = matching
     if not source.exclude:
         return people
     listed = root / source.exclude

@@ -21,7 +21,7 @@ from mien.errors import AlreadyExistsError, ConfigError, EmptyFolderError
 from mien.evaluation import Comparisons, all_pairs
 from mien.layout import ParameterPart, Vector, model_id
 from mien.methods import find_method
-from mien.methods.base import Crops, Runtime, ServerState, ValidationFaces
+from mien.methods.base import Crops, Property, Runtime, ServerState, ValidationFaces
 from mien.records import to_mapping
 from mien.shell import provenance
 from mien.shell.doing import doing
@@ -113,7 +113,7 @@ def _run(
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
     if private is not None:
         tell(str(private))
-    if is_federated and (caution := find_method(task.method).requirements(task).caution):
+    for caution in _cautions(plan):
         tell(f"warning: {caution}")
     spent.note("before")
     theta, between = _pretrained(run, plan, model, faces, runtime, part, tell)
@@ -234,8 +234,23 @@ def dry_run(spec: RunSpec, root: Path, *, on: DeviceName | None = None) -> dict[
         checked = replace(spec, task=replace(spec.task, trainable=()))
         plan = replace(plan, spec=checked, generated=(*plan.generated, spec.model.path))
     check_start(plan, model_of(source, root), on or device())
-    caution = find_method(spec.task.method).requirements(spec.task).caution if spec.is_federated else ""
-    return {**plan.summary(), "warnings": [caution] if caution else []}
+    return {**plan.summary(), "warnings": list(_cautions(plan))}
+
+
+def _cautions(plan: Plan) -> tuple[str, ...]:
+    """Return the warnings of a run that may not be what its method is for, the method's own first."""
+    if not plan.spec.is_federated:
+        return ()
+    task, clients = plan.spec.task, len(plan.partition.clients)
+    method, labelled = find_method(task.method), len(_labelled_clients(plan))
+    told = [method.requirements(task).caution]
+    if Property.UNLABELLED in method.properties and labelled in (0, clients):
+        told.append(
+            f"{task.method} adapts a labelled source's model to people without labels, and of the {clients} clients "
+            f"{'none is labelled' if labelled == 0 else 'all are labelled: nobody clusters faces'}; give some of "
+            'several [[faces]] a domain and labelled = false, and partition.scheme = "by_domain"'
+        )
+    return tuple(filter(None, told))
 
 
 def _pretrained(

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType, ModuleType
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeGuard
 
 import numpy as np
 
@@ -392,7 +392,8 @@ def load_data(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> tu
     """Return an experiment's file as `parse_data` does, methods of files named by it entered.
 
     `faces`, unless empty, stands in for all tables [[faces]] of the file; what lies right in a folder does so only
-    where these are all shipped ones, for else the folder is where their paths start.
+    where these are all shipped ones, for else the folder is where their paths start. It stands in for each of several
+    shipped ones, which keep their people, domains and labels.
 
     Raises NotFoundError where there is none, and as `with_code`.
     """
@@ -406,12 +407,18 @@ def load_data(path: Path, faces: Mapping[str, str] = MappingProxyType({})) -> tu
         raise ConfigError(f"{path} is not a text file; name an experiment's TOML file") from error
     if isinstance(cases := table.get("cases"), list):
         table["cases"] = [with_code(each, path.parent) if isinstance(each, dict) else each for each in cases]
-    if faces and (faces.get("path") != RIGHT_THERE or _all_shipped(data.get("faces"))):
+    if faces and _all_shipped(given := data.get("faces")) and len(given) > 1:
+        data["faces"] = [{key: each[key] for key in _OF_PEOPLE if key in each} | dict(faces) for each in given]
+    elif faces and (faces.get("path") != RIGHT_THERE or _all_shipped(data.get("faces"))):
         data["faces"] = [dict(faces)]
     return with_code(data, path.parent), table
 
 
-def _all_shipped(tables: object) -> bool:
+_OF_PEOPLE: Final = ("people", "domain", "labelled")
+"""Fields of a table [[faces]] that hold for other faces in the place of its own, too."""
+
+
+def _all_shipped(tables: object) -> TypeGuard[list[dict[str, Any]]]:
     return isinstance(tables, list) and all(isinstance(each, dict) and each.get("kind") == "shipped" for each in tables)
 
 

@@ -150,3 +150,13 @@ def test_a_folder_stands_in_for_shipped_faces_and_is_where_paths_start(root: Pat
     )
     assert load(own, faces_named(root)).faces == (FacesSource("folder", "own"),)
     assert load(shipped, faces_named(root / "packed")).faces == (FacesSource("store", "."),)
+
+
+def test_other_faces_stand_in_for_each_of_several_shipped_sources(root: Path) -> None:
+    """Who is labelled, and of which domain, stays as the file says it: else all would be labelled."""
+    file = ROOT / "docs" / "examples" / "adaptation.toml"
+    for faces, kind, path in ((root / "own", "folder", "."), (Path("own"), "named", "own")):
+        assert load(file, faces_named(faces)).faces == (
+            FacesSource(kind, path, "caucasian", people="caucasian_*"),
+            FacesSource(kind, path, "african", labelled=False, people="african_*"),
+        )

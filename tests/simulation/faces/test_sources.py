@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -64,6 +65,15 @@ def test_people_can_be_left_out(root: Path) -> None:
     with pytest.raises(NotFoundError, match="lists identities to leave out"):
         counts_of(FacesSource(path="folder", exclude="none.txt"), root)
     assert not is_there(FacesSource(path="nowhere"), root)
+
+
+@pytest.mark.parametrize("source", [FacesSource(path="folder"), FacesSource("rec", "archive/train.rec", domain="p")])
+def test_people_of_one_data_set_may_be_two_sources(source: FacesSource, root: Path) -> None:
+    first, second = (replace(source, people=f"*{name[-1]}") for name in images_of(source, root))
+    assert {**counts_of(first, root), **counts_of(second, root)} == counts_of(source, root)
+    assert len(counts_of(first, root)) == len(counts_of(second, root)) == 1
+    with pytest.raises(EmptyFolderError, match="name of none of the 2 people"):
+        counts_of(replace(source, people="nobody"), root)
 
 
 @pytest.mark.parametrize("kind", ["folder", "rec", "store"])

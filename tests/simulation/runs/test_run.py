@@ -13,7 +13,7 @@ from simulation.faces.models import read_model
 from simulation.faces.sources import counts_of
 from simulation.runs.records import RunFolder
 from simulation.runs.run import dry_run, run_experiment, seconds_left
-from simulation.runs.spec import make_plan, parse
+from simulation.runs.spec import load, make_plan, parse
 from tests.simulation.runs.test_experiment import SMALL, quiet
 
 
@@ -141,3 +141,35 @@ def test_validators_that_cannot_judge_are_refused_before_a_start(
 ) -> None:
     with pytest.raises(ConfigError, match=says):
         dry_run(parse(SILOS.replace(before, after)), tmp_path)
+
+
+ADAPTATION = Path(__file__).resolve().parents[3] / "docs" / "examples" / "adaptation.toml"
+
+
+def test_the_example_of_adaptation_clusters_whom_nobody_labelled(tmp_path: Path) -> None:
+    """Four of its clients number their faces themselves, by a distance of the public people, and the model moves."""
+    told: list[str] = []
+    spec = load(ADAPTATION)
+    found = run_experiment(
+        replace(spec, task=replace(spec.task, rounds=1)), tmp_path / "out", tmp_path, tell=told.append
+    )
+    assert found["before"]["eer"] != found["after"]["eer"]
+    assert "warnings" not in found
+    assert not [line for line in told if line.startswith("warning")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("labelled = false", "labelled = true", "all are labelled: nobody clusters faces"),
+        ('domain = "caucasian"', 'domain = "caucasian"\nlabelled = false', "none is labelled"),
+    ],
+)
+def test_an_adaptation_without_a_source_or_without_targets_is_told(
+    old: str, new: str, said: str, tmp_path: Path
+) -> None:
+    text = ADAPTATION.read_text(encoding="utf-8").replace(old, new).replace("distance = 0.0", "distance = 0.9")
+    spec = parse(text.replace("purity = 0.95\n", "").replace("public = 6", "public = 0"))
+    (warning,) = dry_run(spec, tmp_path)["warnings"]
+    assert said in warning
+    assert dry_run(load(ADAPTATION), tmp_path)["warnings"] == []
