@@ -152,7 +152,8 @@ def _labelled(embeddings: ArrayLike, labels: Labels) -> tuple[NDArray[np.float64
     counts = np.unique(truth, return_counts=True)[1]
     if len(counts) < 2 or counts.max() < 2:
         raise UndefinedMetricError(
-            "a distance is calibrated on two people or more, one of them with two images or more"
+            "a distance is calibrated on two people or more, one of them with two images or more; give more labelled "
+            "people (a task: the model's public faces; an experiment: partition.public), or name a distance"
         )
     return emb_ND, truth
 

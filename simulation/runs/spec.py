@@ -459,7 +459,9 @@ def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: 
     for source in spec.faces:
         found = count(source)
         if both := sorted(set(found) & set(counts)):
-            raise ConfigError(f"identity {both[0]} is in two data sets; rename one, or list it under faces.exclude")
+            raise ConfigError(
+                f"identity {both[0]} is in two data sets; rename one, or leave it out by faces.people or faces.exclude"
+            )
         counts.update(found)
         domains.update({name: source.domain or name.rpartition("_")[0] for name in found})
     if not counts:
