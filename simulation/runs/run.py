@@ -22,6 +22,8 @@ from mien.evaluation import Comparisons, all_pairs
 from mien.layout import ParameterPart, Vector, model_id
 from mien.methods import find_method
 from mien.methods.base import Crops, Property, Runtime, ServerState, ValidationFaces
+from mien.methods.clustering import pairwise_scores
+from mien.methods.fedfr_uda import LABELS as PSEUDO_LABELS
 from mien.records import to_mapping
 from mien.shell import provenance
 from mien.shell.doing import doing
@@ -162,6 +164,12 @@ def _run(
     if between is not None:
         shown["pretrained"] = between
     shown |= {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
+    if clusters := _cluster_figures(plan, cohort, faces.clients):
+        shown["clusters"] = clusters
+        tell(
+            f"clusters of {clusters['clients']:.0f} clients without labels: {clusters['precision']:.1%} of pairs "
+            f"of pictures in one are of one person, {clusters['recall']:.1%} of a person's pairs are in one"
+        )
     if private is not None:
         shown["privacy"] = dataclasses.asdict(private)
     if spec.personal is not None:
@@ -251,6 +259,28 @@ def _cautions(plan: Plan) -> tuple[str, ...]:
             'several [[faces]] a domain and labelled = false, and partition.scheme = "by_domain"'
         )
     return tuple(filter(None, told))
+
+
+def _cluster_figures(plan: Plan, cohort: Cohort, clients: ClientFaces) -> dict[str, float]:
+    """Return how the clusters that unlabelled clients made agree with whom they hold, as means over these clients.
+
+    `precision` and `recall` are over pairs of pictures. Empty where no such client has taken part.
+    """
+    if not plan.spec.is_federated or Property.UNLABELLED not in find_method(plan.spec.task.method).properties:
+        return {}
+    targets = sorted(set(cohort.crops) - set(cohort.labels))
+    numbered = [client for client in targets if PSEUDO_LABELS in cohort.private.get(client, {})]
+    truth = clients.labels_of(numbered)
+    scores = [
+        pairwise_scores(truth[client], cohort.private[client][PSEUDO_LABELS].astype(np.int64)) for client in numbered
+    ]
+    if not scores:
+        return {}
+    return {
+        "clients": float(len(scores)),
+        "precision": float(np.mean([each.precision for each in scores])),
+        "recall": float(np.mean([each.recall for each in scores])),
+    }
 
 
 def _pretrained(

@@ -214,7 +214,7 @@ def test_a_calibrated_distance_finds_the_people_whatever_the_model(
 
 def test_a_distance_needs_two_people_and_two_images_of_one() -> None:
     for labels in ([0, 0], [0, 1]):
-        with pytest.raises(UndefinedMetricError, match="calibrated.*give more labelled people"):
+        with pytest.raises(UndefinedMetricError, match=r"calibrated.*give more labelled people"):
             calibrated_distance(np.eye(2), labels)
 
 
@@ -254,7 +254,7 @@ def test_what_no_distance_keeps_pure_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"at no distance are 0\.5 .* lower the purity"):
         pure_distance(mixed, [0, 0, 1, 1], 0.5)
     for labels in ([0, 0], [0, 1]):
-        with pytest.raises(UndefinedMetricError, match="calibrated.*give more labelled people"):
+        with pytest.raises(UndefinedMetricError, match=r"calibrated.*give more labelled people"):
             pure_distance(np.eye(2), labels, 0.5)
 
 

@@ -154,6 +154,9 @@ def test_the_example_of_adaptation_clusters_whom_nobody_labelled(tmp_path: Path)
         replace(spec, task=replace(spec.task, rounds=1)), tmp_path / "out", tmp_path, tell=told.append
     )
     assert found["before"]["eer"] != found["after"]["eer"]
+    assert found["clusters"]["clients"] == 4
+    assert found["clusters"]["precision"] > found["clusters"]["recall"] > 0
+    assert [line for line in told if line.startswith("clusters of 4 clients")]
     assert "warnings" not in found
     assert not [line for line in told if line.startswith("warning")]
 
