@@ -27,6 +27,8 @@ FEW_RUNS: Final = 1
 """Runs of a graph, but of one that trains, before its session is made anew with an arena."""
 
 NO_ARENA: Final = {"initial_chunk_size_bytes": 1}
+_LONGEST_REGION: Final = 2**31 - 1
+"""Bytes that the C integer of an arena's settings can hold."""
 
 
 def step_arena(feed: Feed) -> dict[str, int]:
@@ -38,7 +40,8 @@ def step_arena(feed: Feed) -> dict[str, int]:
     second one.
     """
     vectors, batch = feed["trained"].nbytes + feed["velocity"].nbytes, feed["x"].nbytes
-    return {"initial_chunk_size_bytes": 4 * vectors + 32 * batch, "max_dead_bytes_per_chunk": 64 << 10}
+    size_bytes = min(4 * vectors + 32 * batch, _LONGEST_REGION)
+    return {"initial_chunk_size_bytes": size_bytes, "max_dead_bytes_per_chunk": 64 << 10}
 
 
 class _OnnxEngine:

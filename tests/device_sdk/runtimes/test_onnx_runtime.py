@@ -95,6 +95,14 @@ def test_a_graph_that_trains_is_loaded_once_for_all_steps(monkeypatch: pytest.Mo
     assert levels.count(onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL) == 1, "no other graph is left as it was"
 
 
+@pytest.mark.parametrize("mega", [1, 67, 68, 1000])
+def test_a_step_over_however_many_parameters_has_settings_that_the_library_takes(mega: int) -> None:
+    """A region's length is a C integer: 68 million trained parameters have more than that of working memory."""
+    vector = np.broadcast_to(np.float32(0.0), (mega * 10**6,))
+    settings = step_arena({"trained": vector, "velocity": vector, "x": np.zeros((8, 3, 112, 112), np.float32)})
+    assert onnxruntime.OrtArenaCfg(settings).initial_chunk_size_bytes >= min(8 * 4 * vector.size, 2**31 - 1)
+
+
 def test_a_step_has_an_arena_of_its_own_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     registered, register = list[int](), onnxruntime.create_and_register_allocator
 
