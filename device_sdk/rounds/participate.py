@@ -54,6 +54,7 @@ from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.rounds.work import JUDGING, Work, work_of
 from device_sdk.server.client import Assignment, CoordinatorClient, StageEvent
 from device_sdk.server.offers import Manifest
+from device_sdk.server.stage_ends import OverdueError
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
@@ -71,6 +72,7 @@ from mien.errors import (
     ReplayError,
     StorageError,
     UnavailableError,
+    UnreachableError,
     ViolationError,
 )
 from mien.layout import ParameterPart
@@ -620,7 +622,7 @@ class Participant:
     def _answer(
         self, pending: Pending, events: Iterator[StageEvent], part: PlainPart | MaskedPart, *, counts: bool
     ) -> RoundOutcome | Failed:
-        for event in events:
+        while (event := _heard(events, part, counts=counts)) is not None:
             if event.stage is None:
                 continue  # one that a newer server has: nothing to say
             if event.stage is Stage.ABORTED:
@@ -740,6 +742,23 @@ class Participant:
             self.client.leave(ref, error)
         except (UnavailableError, *_ROUND_IS_OVER) as unheard:
             self.tell(Event("leave_unheard", f"The coordinator was not told ({unheard.message})."))
+
+
+def _heard(events: Iterator[StageEvent], part: PlainPart | MaskedPart, *, counts: bool) -> StageEvent | None:
+    """Return what is told next; None at the end.
+
+    Where this phone's part `counts`, only the coordinator can say what became of it: a round that does not close, for a
+    model before it is judged or a database is away, is asked about again later, as one out of reach, without keys.
+    """
+    try:
+        return next(events, None)
+    except OverdueError as error:
+        if not counts:
+            raise
+        part.forget()
+        raise UnreachableError(
+            "the coordinator takes long to end a round that this phone's part is in; it is asked again later"
+        ) from error
 
 
 @dataclass

@@ -37,6 +37,7 @@ from mien.secagg.canonical import bitmap_size, pack_members, unpack_members
 from mien.secagg.wire import Advertise, Consistency, FullRoster, Proof, Survivors, invite_to_bytes, roster_from_bytes
 from mien.specs import CohortSpec, DpSpec, PrivacySpec, TaskSpec
 from tests.device_sdk.bench import REF, TASK, Bench, assignment, layout_of, open_bench
+from tests.device_sdk.clocks import HandClock
 from tests.device_sdk.private_sum import CONSISTENCY, KEYS, SECONDS, SHARES, UNMASK, UPLOAD, Peer, PrivateSum, Tell
 from tests.device_sdk.scripted import BrokenConnectionError, Fleet
 from tests.integration.real_fleet import small_model
@@ -45,6 +46,14 @@ MASKED = replace(TASK, cohort=CohortSpec(size=7, min_reports=5), privacy=Privacy
 CURIOUS = replace(MASKED, privacy=PrivacySpec(min_cohort=5, secure_aggregation="honest_but_curious"))
 AGREED = Agreement(min_cohort=4)
 STAGES = (KEYS, SHARES, UPLOAD, CONSISTENCY, UNMASK)
+
+
+class MinuteClock(HandClock):
+    """A minute later each time that somebody looks."""
+
+    def monotonic_s(self) -> float:
+        self.advance(60.0)
+        return self.now_s
 
 
 @pytest.fixture(scope="module")
@@ -402,6 +411,37 @@ def test_a_round_that_closed_before_the_phone_gave_out_shares_is_used_up_too(ben
         [rounds_pb2.StageEvent(stage=rounds_pb2.CLOSED, num_reports=6, model_id="ab" * 32)]
     )
     assert isinstance(bench.participant.step(), Counted)
+    bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
+    assert isinstance(bench.participant.step(), Wait)
+    assert [*bench.script.check_ins[-1].used_up_models] == [sum_.config.model_sha256.hex()]
+
+
+def test_a_round_that_takes_long_to_close_is_asked_about_again_and_counts(
+    bench: Bench, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing has no deadline: the model before may wait for its verdict, or the database be away."""
+    sum_ = make()
+    told = bench.script.follow
+
+    def takes_long() -> Iterator[rounds_pb2.StageEvent]:
+        for event in told():
+            if event.stage == rounds_pb2.CLOSED:
+                break
+            yield event
+        for _ in range(100):
+            yield rounds_pb2.StageEvent(stage=rounds_pb2.CLOSING)
+
+    monkeypatch.setattr(bench.participant.client, "_clock", MinuteClock())
+    bench.script.follow = takes_long
+    with pytest.raises(UnreachableError, match="takes long to end"):
+        bench.participant.step()
+    assert bench.participant.gallery.pending() is not None
+    bench.script.upload_status = lambda: rounds_pb2.UploadStatus(accepted=True)
+    bench.script.follow = lambda: iter(
+        [rounds_pb2.StageEvent(stage=rounds_pb2.CLOSED, num_reports=6, model_id="ab" * 32)]
+    )
+    assert isinstance(bench.participant.step(), Counted)
+    assert bench.participant.gallery.pending() is None
     bench.script.check_in = lambda: rounds_pb2.CheckInReply(wait=rounds_pb2.Wait(retry_after_s=1.0))
     assert isinstance(bench.participant.step(), Wait)
     assert [*bench.script.check_ins[-1].used_up_models] == [sum_.config.model_sha256.hex()]
