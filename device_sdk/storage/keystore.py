@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol, get_args
 
 from device_sdk.storage.sealing import SecretKey
-from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError
+from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError, StorageError
 from mien.shell.files import create_private, read_limited, read_private, remove_unfinished, storage_errors, sync_folder
 from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
 from mien.shell.sealing import KEY_BYTES
@@ -205,7 +205,8 @@ def open_key_store(
     if choice not in ("auto", chosen["kind"]):
         raise ConfigError(f"this home keeps its keys in the {chosen['kind']} key store; leave `keystore` out")
     if chosen["kind"] == "file":
-        remove_unfinished(home / "keys")
+        with contextlib.suppress(StorageError):  # on a disk that is read-only now; `destroy` would say so
+            remove_unfinished(home / "keys")
         return FileKeyStore(home / "keys")
     found = backend()
     if found is None:

@@ -9,6 +9,7 @@ import hashlib
 import importlib.util
 import mmap
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -106,7 +107,8 @@ def create_private(path: Path, data: bytes) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Remove what killed processes left of files that they were writing in a folder, second names of keys included.
 
-    What a running process writes there meanwhile stays: it holds the lock of it.
+    What a running process writes there meanwhile stays: it holds the lock of it. So does what is no file. Raises as
+    `storage_errors` where one cannot be removed.
     """
     for path in folder.glob(f".*{_UNFINISHED}"):
         try:
@@ -114,6 +116,8 @@ def remove_unfinished(folder: Path) -> None:
         except OSError:  # gone meanwhile, or another one's
             continue
         try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                continue
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:  # being written, or nobody can tell
             continue
@@ -148,7 +152,7 @@ def _opened_beside(path: Path) -> tuple[int, Path]:
             raise
         with contextlib.suppress(OSError):  # a file system without locks: there nothing is removed either
             fcntl.flock(handle, fcntl.LOCK_EX)
-        if os.fstat(handle).st_nlink:
+        if Path(name).exists():  # not its number of links, which some file systems of networks do not tell
             return handle, Path(name)
         os.close(handle)  # removed before it was locked
 

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from mien.errors import AlreadyExistsError
+from mien.errors import AlreadyExistsError, StorageError
 from mien.shell.files import remove_unfinished, storage_errors
 
 
@@ -18,12 +18,14 @@ def exclusive(path: Path, *, program: str, option: str = "--home", what: str = "
     """Hold a lock file for as long as the block runs; raises AlreadyExistsError while another process holds it.
 
     `what` is locked, and `option` names it on the command line or in the settings. The kernel frees the lock when
-    the process ends, however it ends; the file itself stays. Files that a killed process was writing beside it go.
+    the process ends, however it ends; the file itself stays. Files that a killed process was writing beside it go, as
+    far as they can be removed.
     """
     with lock_file(path) as handle:
         if not is_taken(handle):
             raise AlreadyExistsError(f"another {program} is using this {what}; stop it first or name another {option}")
-        remove_unfinished(path.parent)
+        with contextlib.suppress(StorageError):  # what cannot go now is in nobody's way
+            remove_unfinished(path.parent)
         yield
 
 

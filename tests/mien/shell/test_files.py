@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from device_sdk.storage.keystore import FileKeyStore
-from mien.errors import AlreadyExistsError
+from device_sdk.storage.keystore import FileKeyStore, open_key_store
+from mien.errors import AlreadyExistsError, StorageError
 from mien.shell import files
 from mien.shell.files import create_private, remove_unfinished, write_atomically
 from mien.shell.lock import exclusive
@@ -95,17 +95,58 @@ def test_a_file_that_was_swept_before_its_lock_is_begun_again(tmp_path: Path, mo
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
+def test_a_file_system_that_counts_no_links_takes_files_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, made = os.fstat, list[int]()
+
+    def uncounted(handle: int) -> os.stat_result:
+        made.append(handle)
+        assert len(made) < 100, "it makes one file after another"
+        found = known(handle)
+        return os.stat_result([*found[:3], 0, *found[4:]])
+
+    monkeypatch.setattr(os, "fstat", uncounted)
+    write_atomically(tmp_path / "a", b"1")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+@pytest.mark.parametrize("code", [errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC])
+def test_what_cannot_be_removed_keeps_no_program_from_starting(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A key that is to go is another matter: whoever destroys it hears that a copy stays."""
+    open_key_store(tmp_path, "file", backend=lambda: None)
+    store = FileKeyStore(tmp_path / "keys")
+    store.create("gallery")
+    for folder in (tmp_path, tmp_path / "keys"):
+        (folder / ".a.key.x.unfinished").write_bytes(b"a key")
+
+    def refusing(_path: Path, *, missing_ok: bool = False) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "unlink", refusing)
+    with exclusive(tmp_path / "lock", program="mien-test"):
+        open_key_store(tmp_path, "file", backend=lambda: None).read("gallery")
+    with pytest.raises(StorageError):
+        store.destroy("gallery")
+
+
 def test_only_what_mien_left_is_swept(tmp_path: Path) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("kept")
     (tmp_path / ".link.unfinished").symlink_to(theirs)
     os.mkfifo(tmp_path / ".pipe.unfinished.not")
+    os.mkfifo(tmp_path / ".pipe.unfinished")
+    (tmp_path / ".folder.unfinished").mkdir()
     (tmp_path / ".env.template").write_text("kept")
     (tmp_path / ".a.key.x.unfinished").write_bytes(b"a key")
     remove_unfinished(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         ".env.template",
+        ".folder.unfinished",
         ".link.unfinished",
+        ".pipe.unfinished",
         ".pipe.unfinished.not",
         "theirs",
     ]
