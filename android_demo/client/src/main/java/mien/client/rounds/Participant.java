@@ -24,6 +24,7 @@ import mien.client.secagg.AttemptLog;
 import mien.client.secagg.Expected;
 import mien.client.secagg.RandomBytes;
 import mien.client.server.CoordinatorClient;
+import mien.client.server.StageEnds;
 import mien.client.store.Vault;
 import mien.client.tasks.Agreement;
 import mien.client.tasks.ContributionLayout;
@@ -589,6 +590,8 @@ public final class Participant {
                         ended[0] = on(pending, part, event, counts);
                         return ended[0] != null;
                     });
+        } catch (StageEnds.Overdue error) {
+            throw error.orLater(counts[0]);
         } catch (MienException error) {
             if (error.code() == ErrorCode.CANCELLED && part != null) {
                 List<String> unmet = conditions.unmet();

@@ -38,6 +38,24 @@ public class StageEndsTest {
         assertTrue(clock.monotonicMs() < (Stage.values().length + 1) * 8 * 24 * 60 * MINUTE);
     }
 
+    /** Closing has no deadline: what was sent is in the sum all the same. */
+    @Test
+    public void aPhoneWhosePartCountsAsksAgainLater() {
+        for (boolean counts : new boolean[] {false, true}) {
+            StageEnds each = new StageEnds(clock);
+            Raised.by(
+                    counts ? ErrorCode.UNREACHABLE : ErrorCode.LATE,
+                    "counts " + counts,
+                    () -> {
+                        try {
+                            drip(each, 0, new Stage[] {Stage.CLOSING});
+                        } catch (StageEnds.Overdue error) {
+                            throw error.orLater(counts);
+                        }
+                    });
+        }
+    }
+
     private void drip(StageEnds listening, long told, Stage[] stages) {
         for (int at = 0; at < 100_000; at++) {
             listening.hear(stages[at % stages.length], told);
