@@ -26,6 +26,9 @@ from mien.protocol.ids import DeviceId, PopulationId
 MAX_CERTIFICATE_BYTES: Final = 16 * 1024
 MAX_CHAIN: Final = 8
 HANDSHAKE_S: Final = 10.0
+"""Longest silence of a server that is asked to show itself."""
+_SILENCES: Final = 2
+"""Times that silence, which a handshake on a slow network may take as a whole: as long as gRPC then gives one."""
 DEVICE_PREFIX: Final = "mien:device:"
 POPULATION_PREFIX: Final = "mien:population:"
 # What the library raises for structures that it cannot read; some of these are not ValueErrors.
@@ -79,7 +82,7 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
     connection = SSL.Connection(context, raw)
     connection.set_tlsext_host_name(host.encode())
     connection.set_connect_state()
-    ends_s = time.monotonic() + timeout_s  # of the whole: whoever drips would keep a device for ever
+    ends_s = time.monotonic() + _SILENCES * timeout_s  # of the whole: whoever drips would keep a device for ever
     while True:
         try:
             connection.do_handshake()
@@ -88,7 +91,7 @@ def _handshake(raw: socket.socket, host: str, timeout_s: float) -> tuple[x509.Ce
             poll = select.poll()  # not `select`, which knows no descriptor above 1,023
             poll.register(raw, select.POLLIN)
             left_s = ends_s - time.monotonic()
-            if left_s <= 0 or not poll.poll(left_s * 1000):
+            if left_s <= 0 or not poll.poll(min(left_s, timeout_s) * 1000):
                 raise TimeoutError("no answer within the handshake") from None
     return tuple((connection.get_peer_cert_chain(as_cryptography=True) or [])[:MAX_CHAIN])
 

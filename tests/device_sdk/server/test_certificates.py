@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import socket
@@ -11,11 +12,13 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
+from device_sdk.server import certificates
 from device_sdk.server.certificates import (
     check_device_certificate,
     fetch_unverified_chain,

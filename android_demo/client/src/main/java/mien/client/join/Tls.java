@@ -31,7 +31,12 @@ final class Tls {
     static final String[] CIPHERS = {
         "TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"
     };
+
+    /** Longest silence of a server that is asked to show itself. */
     private static final int HANDSHAKE_MS = 10_000;
+
+    /** Times that silence, which a handshake on a slow network may take as a whole. */
+    private static final int SILENCES = 2;
 
     private Tls() {}
 
@@ -58,8 +63,11 @@ final class Tls {
         return unverifiedChain(address, HANDSHAKE_MS);
     }
 
-    /** As {@link #unverifiedChain(Address)}; the handshake as a whole has so long, or whoever drips would keep a device for ever. */
-    static List<X509Certificate> unverifiedChain(Address address, int handshakeMs) {
+    /**
+     * As {@link #unverifiedChain(Address)}; a silence has so long, and the handshake as a whole {@link #SILENCES} times that:
+     * whoever drips would keep a device for ever.
+     */
+    static List<X509Certificate> unverifiedChain(Address address, int silenceMs) {
         List<X509Certificate> shown = new ArrayList<>();
         X509TrustManager notes =
                 new X509TrustManager() {
@@ -79,10 +87,10 @@ final class Tls {
                     }
                 };
         try (Socket raw = new Socket()) {
-            raw.connect(new InetSocketAddress(address.host, address.port), handshakeMs);
-            raw.setSoTimeout(handshakeMs);
+            raw.connect(new InetSocketAddress(address.host, address.port), silenceMs);
+            raw.setSoTimeout(silenceMs);
             SSLSocketFactory factory = context(null, new TrustManager[] {notes});
-            Thread end = closing(raw, handshakeMs);
+            Thread end = closing(raw, SILENCES * silenceMs);
             try (SSLSocket socket = (SSLSocket) factory.createSocket(raw, address.host, address.port, false)) {
                 socket.startHandshake();
             } finally {
