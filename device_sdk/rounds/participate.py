@@ -54,7 +54,6 @@ from device_sdk.rounds.watch import TrainingWatch
 from device_sdk.rounds.work import JUDGING, Work, work_of
 from device_sdk.server.client import Assignment, CoordinatorClient, StageEvent
 from device_sdk.server.offers import Manifest
-from device_sdk.server.stage_ends import OverdueError
 from mien.contribution import Arrays, ContributionLayout
 from mien.errors import (
     AuthError,
@@ -748,11 +747,12 @@ def _heard(events: Iterator[StageEvent], part: PlainPart | MaskedPart, *, counts
     """Return what is told next; None at the end.
 
     Where this phone's part `counts`, only the coordinator can say what became of it: a round that does not close, for a
-    model before it is judged or a database is away, is asked about again later, as one out of reach, without keys.
+    model before it is judged or a database is away, is asked about again later, as one out of reach, without keys. So
+    is one that it calls late, which it then says of the upload too.
     """
     try:
         return next(events, None)
-    except OverdueError as error:
+    except LateError as error:
         if not counts:
             raise
         part.forget()

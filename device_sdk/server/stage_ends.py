@@ -14,10 +14,6 @@ GRACE_S: Final = 600.0
 """Time that a stage may take beyond the end that the coordinator named for it."""
 
 
-class OverdueError(LateError):
-    """A stage that does not end: of a phone whose part is not in the sum, the round has gone on without it."""
-
-
 class StageEnds:
     """The end of the stage that a round is in: the one that its first event named, whatever is said after it."""
 
@@ -27,12 +23,10 @@ class StageEnds:
         self._end_s = clock.monotonic_s() + GRACE_S
 
     def hear(self, stage: Stage | None, remaining_s: float) -> None:
-        """Take an event; raises OverdueError where its stage should have ended long ago."""
+        """Take an event; raises LateError where its stage should have ended long ago."""
         now_s = self._clock.monotonic_s()
         if stage not in self._heard:
             self._heard.add(stage)
             self._end_s = now_s + min(max(remaining_s, 0.0), LONGEST_S) + GRACE_S
         if now_s > self._end_s:
-            raise OverdueError(
-                "the coordinator did not end a stage by its own deadline; nothing is lost, check in again"
-            )
+            raise LateError("the coordinator did not end a stage by its own deadline; nothing is lost, check in again")

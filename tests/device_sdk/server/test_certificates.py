@@ -124,6 +124,17 @@ def test_a_handshake_that_drips_ends_all_the_same() -> None:
         fetch_unverified_chain(address, timeout_s=0.5)
 
 
+def test_a_handshake_on_a_slow_network_may_take_as_long_as_grpc_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else such a phone could never join, however often it tried; it is never silent for long."""
+    spent_s = itertools.chain([0.0], itertools.repeat(90.0))
+    monkeypatch.setattr(certificates, "time", SimpleNamespace(monotonic=lambda: next(spent_s)))
+    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    with one_handshake(tmp_path, to_der(leaf.certificate), leaf.key_pem) as address:
+        assert fetch_unverified_chain(address, timeout_s=60)[0] == leaf.certificate
+
+
 @pytest.fixture
 def many_files() -> Iterator[None]:
     """Have every descriptor below 1,024 in use, which is all that `select` can wait for."""
