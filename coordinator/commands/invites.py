@@ -110,11 +110,11 @@ def reserved(path: Path) -> Iterator[None]:
     Once invites are made it would be too late, and they would count against `invites_per_day`. A block that writes
     nothing leaves nothing.
     """
-    if path.exists():
-        raise AlreadyExistsError(f"{path} exists already; name a new file")
-    if not path.parent.is_dir():
-        raise NotFoundError(f"there is no folder {path.parent}; make it, or name a file in another one")
     try:
+        if path.exists():
+            raise AlreadyExistsError(f"{path} exists already; name a new file")
+        if not path.parent.is_dir():
+            raise NotFoundError(f"there is no folder {path.parent}; make it, or name a file in another one")
         create_private(path, b"")
     except OSError as error:
         raise NotFoundError(f"{path} cannot be written ({error.strerror}); name another file") from error

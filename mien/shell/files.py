@@ -25,6 +25,7 @@ from mien.errors import (
 )
 
 _UNFINISHED: Final = ".unfinished"
+_BESIDE_CHARS: Final = 40
 
 
 class InFolder:
@@ -146,7 +147,9 @@ def _opened_beside(path: Path) -> tuple[int, Path]:
     """Open a new file beside a place, locked for as long as it is open: `remove_unfinished` leaves it alone."""
     while True:
         try:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=_UNFINISHED, dir=path.parent)
+            # Part of the name, so that any name that a file may have leaves room for the rest.
+            prefix = f".{path.name[:_BESIDE_CHARS]}."
+            handle, name = tempfile.mkstemp(prefix=prefix, suffix=_UNFINISHED, dir=path.parent)
         except OSError as error:
             error.filename = os.fspath(path)  # nobody asked for a file of the temporary one's name
             raise

@@ -194,3 +194,12 @@ def test_a_key_that_came_meanwhile_is_not_replaced(tmp_path: Path, monkeypatch: 
     with pytest.raises(AlreadyExistsError, match="a exists already"):
         create_private(path, b"mine")
     assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("a", b"theirs")]
+
+
+def test_the_longest_name_that_a_file_may_have_is_one_to_write(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 127)
+    write_atomically(path, b"old")
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    create_private(tmp_path / ("b" * 255), b"key")
+    assert len([*tmp_path.iterdir()]) == 2
