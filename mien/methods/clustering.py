@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from mien.errors import ConfigError, NonFiniteError, UndefinedMetricError
-from mien.evaluation.scores import Labels
+from mien.evaluation.scores import Labels, rows_of_each
 
 Metric = Literal["euclidean", "cosine"]
 Partition = NDArray[np.int64]
@@ -165,7 +165,7 @@ def _tried(metric: Metric) -> list[float]:
 
 def _groups(truth: NDArray[np.generic], group_images: int) -> list[NDArray[np.int64]]:
     """Return the indices of each group of whole people, of at least so many images and two people."""
-    by_person = [np.flatnonzero(truth == person) for person in np.unique(truth)]
+    by_person = rows_of_each(truth)
     groups, group = list[NDArray[np.int64]](), list[NDArray[np.int64]]()
     for images in by_person if group_images else ():
         group.append(images)
