@@ -188,18 +188,18 @@ async def round_of(fleet: FakeFleet, folder: Path, kilobytes: int, phones: int) 
 
 
 async def go_through(
-    crowds: Sequence[Crowd], fleets: Sequence[FakeFleet], note: Callable[[], None]
+    crowds: Sequence[Crowd], fleets: Sequence[FakeFleet], note: Callable[[], None], *, idle_s: float = IDLE_S
 ) -> tuple[float, list[Tally]]:
     """Let crowds take part in a round, each in a process of its own; return the seconds from connected to closed.
 
-    Beside them is what each exchanged. `note` is called as they connect, when they have, after `IDLE_S` of silence, and
+    Beside them is what each exchanged. `note` is called as they connect, when they have, after `idle_s` of silence, and
     at the end. Raises as `taking_part` does.
     """
     async with taking_part(crowds, fleets, note) as tallies:
         while not all(crowd.connected.exists() for crowd in crowds):
             await asyncio.sleep(0.05)
         note()
-        await asyncio.sleep(IDLE_S)
+        await asyncio.sleep(idle_s)
         note()
         began = time.monotonic()
         for go in {crowd.go for crowd in crowds}:

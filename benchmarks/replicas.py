@@ -35,6 +35,8 @@ from mien.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from tests.integration.replicas import Cluster, ReplicaFleet
+    from tests.servers.postgres import PostgresServer
+    from tests.servers.s3 import S3Server
 
 AIMS: Final = {"told_carries": 1.8, "returning_carries": 1.8}
 WAYS: Final = ("one", "dealt_out", "told", "returning")
@@ -55,7 +57,8 @@ def main() -> None:
 def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     phones, rounds, ways = (20, 1, WAYS[:-1]) if args.quick else (PHONES, ROUNDS, WAYS)
-    rows = [row(way, phones) for _ in range(rounds) for way in ways]
+    with _servers() as (database, bucket):
+        rows = [row(way, phones, database, bucket) for _ in range(rounds) for way in ways]
     busiest = {
         way: statistics.median(each["busiest_cpu_ms_per_phone"] for each in rows if each["way"] == way) for way in ways
     }
@@ -70,42 +73,50 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     }
 
 
-def row(way: str, phones: int) -> dict[str, Any]:
+def row(way: str, phones: int, database: PostgresServer, bucket: S3Server) -> dict[str, Any]:
     """Return the figures of one round of each population, in a fresh cluster."""
     _common.progress(f"{way}: {len(POPULATIONS)} populations of {phones} phones")
-    with tempfile.TemporaryDirectory(prefix="mien-replicas-") as name, _cluster(Path(name), way) as made:
+    with (
+        tempfile.TemporaryDirectory(prefix="mien-replicas-") as name,
+        _cluster(Path(name), way, database, bucket) as made,
+    ):
         return {"way": way, **asyncio.run(_round(made, Path(name), phones, are_back=way == "returning"))}
 
 
 @contextlib.contextmanager
-def _cluster(folder: Path, way: str) -> Iterator[Cluster]:
+def _servers() -> Iterator[tuple[PostgresServer, S3Server]]:
     try:
-        from tests.integration.replicas import Cluster
         from tests.servers import postgres, s3
     except ImportError as error:
         raise MissingDependencyError(f"replicas needs {error.name}; run it in a checkout after make setup") from error
     for lacking in (postgres.missing(), s3.missing()):
         if lacking:
             raise MissingDependencyError(lacking)
+    with postgres.postgres_server() as database, s3.s3_server() as bucket:
+        yield database, bucket
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path, way: str, database: PostgresServer, bucket: S3Server) -> Iterator[Cluster]:
+    from tests.integration.replicas import Cluster
+
+    count, is_told = 1 if way == "one" else 2, way in ("told", "returning")
+    shared = {"blobs_url": f"s3://{bucket.new_bucket()}/mien", "blobs_endpoint": bucket.endpoint}
     with contextlib.ExitStack() as stack:
-        database = stack.enter_context(stack.enter_context(postgres.postgres_server()).database())
-        bucket = stack.enter_context(s3.s3_server())
-        shared = {"database_url": database, "blobs_url": f"s3://{bucket.new_bucket()}/mien"}
-        count = 1 if way == "one" else 2
-        is_told = way in ("told", "returning")
-        made = Cluster(folder, count, is_told=is_told, **shared, blobs_endpoint=bucket.endpoint, **CROWDED)
+        url = stack.enter_context(database.database())
+        made = Cluster(folder, count, is_told=is_told, database_url=url, **shared, **CROWDED)
         stack.callback(made.close)
         made.start()
         yield made
 
 
 async def _round(made: Cluster, folder: Path, phones: int, *, are_back: bool) -> dict[str, Any]:
-    from tests.integration.replicas import Balancer
+    from tests.servers.relay import Relay
 
     await release(made.first, folder, PARAMETERS[66])
     owners = {name: made.replicas[at % len(made.replicas)] for at, name in enumerate(POPULATIONS)}
     for name, owner in owners.items():
-        await _go_through(made, name, owner, owner.address, folder / f"first-{name}", FIRST_PHONES, lambda: None)
+        await _go_through(made, name, owner, owner.address, folder / f"first-{name}", FIRST_PHONES)
     programs = [Program(replica.process, replica.port) for replica in made.replicas]
     spent = list[list[float]]()
     took_s = dict[str, float]()
@@ -113,7 +124,7 @@ async def _round(made: Cluster, folder: Path, phones: int, *, are_back: bool) ->
     def note() -> None:
         spent.append([program.cpu_s for program in programs])
 
-    async with Balancer([replica.address for replica in made.replicas]) as balancer:
+    async with Relay([replica.port for replica in made.replicas]) as balancer:
         for name, owner in owners.items():
             begins = owner.address if are_back else balancer.address
             took_s[name] = await _go_through(made, name, owner, begins, folder / f"measured-{name}", phones, note)
@@ -137,15 +148,15 @@ async def _go_through(
     begins: str,
     notes: Path,
     phones: int,
-    note: Callable[[], None],
+    note: Callable[[], None] | None = None,
 ) -> float:
-    """Return how long a round of so many new phones of a population took; the rest is as `go_through` says."""
+    """Return how long a round of so many new phones of a population took; `note` is as `go_through` has it."""
     notes.mkdir()
     async with owner.operator() as operator:  # who is asked runs it
         await operator.submit(task(phones, population), notes.name)
     credentials = tuple(made.first.admit(population) for _ in range(phones))
     crowd = Crowd(begins, credentials, PARAMETERS[66], notes / "connected", notes / "go")
-    took_s, _ = await go_through([crowd], made.replicas, note)
+    took_s, _ = await go_through([crowd], made.replicas, note or (lambda: None), idle_s=IDLE_S if note else 0.0)
     return took_s
 
 

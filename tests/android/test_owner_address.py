@@ -18,7 +18,7 @@ from mien.specs import CohortSpec, DeadlineSpec, LocalSpec, PrivacySpec, TaskSpe
 from tests.android.jvm import JvmDevice
 from tests.android.story import TINY, Story, signed_story, three_phones
 from tests.integration.real_fleet import lying
-from tests.integration.replicas import Balancer
+from tests.servers.relay import Relay
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MODEL: Final = Model(model_id(TINY.layout.sha256, TINY.theta), TINY.spec, TINY.layout, TINY.theta, None)
@@ -69,7 +69,7 @@ def test_phones_go_where_they_are_told_and_come_back(story: Story, lie: Path, tm
     coordinator, loop = story.fleet.coordinator.address, story.fleet.loop
     with three_phones(story, POPULATION, tmp_path) as phones, ThreadPoolExecutor(3) as pool:
         # 1. Another port of the host: it is there that the round goes on.
-        there = Balancer([coordinator])
+        there = Relay([int(coordinator.rpartition(":")[2])])
         loop.run(there.__aenter__())
         tell(lie, there.address)
         story.fleet.submit(task("there"))
@@ -89,7 +89,7 @@ def test_phones_go_where_they_are_told_and_come_back(story: Story, lie: Path, tm
         while there.num_taken < before + 3:
             assert time.monotonic() < end, "nobody came"
             time.sleep(0.01)
-        loop.run(there.__aexit__())
+        loop.run(there.close())
         assert [each.result()["kind"] for each in going] == ["COUNTED"] * 3
         # 3. A server of another authority on the same host, and another host: nobody goes there, and the round goes on.
         with socket.socket() as listening:

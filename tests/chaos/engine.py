@@ -407,7 +407,7 @@ async def play(
 
 
 async def _play(site: Site, until: float) -> None:
-    async with site.proxy.running():
+    async with site.proxy:
         await site.begin()
         counting = asyncio.create_task(site.uptime.count())
         checking = asyncio.create_task(site.keep_checking())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tests.servers.relay import End, Relay
 
 CHUNK_BYTES = 4096
 
@@ -29,45 +31,18 @@ class Weather:
 
 FAIR = Weather()
 
-_TURNS = 10
-"""Turns of the event loop after which a connection that was accepted has its task."""
 
-
-class Proxy:
-    """Forwards one port of loopback to others in turn, in whatever weather; who does not answer is left out."""
+class Proxy(Relay):
+    """A relay in whatever weather."""
 
     def __init__(self, targets: Sequence[int], luck: random.Random) -> None:
-        self._targets, self._luck = targets, luck
-        self._next = 0
-        self._server: asyncio.Server | None = None
+        super().__init__(targets)
+        self._luck = luck
         self._changed = asyncio.Event()
         self._weather = FAIR
         self._lines: set[_Line] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closing = False
-        self.port = 0
         self.num_cut = 0
         self.num_half_open = 0
-
-    @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator[Proxy]:
-        """Forward while the block runs."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            self._is_closing = True
-            # Nobody more is accepted, and who was begins and ends at once: asyncio's close() would leave them open.
-            for listening in self._server.sockets:
-                asyncio.get_running_loop().remove_reader(listening.fileno())
-            for _ in range(_TURNS):
-                await asyncio.sleep(0)
-            self._server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # what was aborted closes its socket in the next turn
 
     @property
     def weather(self) -> Weather:
@@ -93,37 +68,13 @@ class Proxy:
             line.inner.transport.abort()
             self.num_half_open += 1
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            ends = None if self._is_closing else await self._connect()
-        except asyncio.CancelledError:
-            assert self._is_closing, "nobody else cancels a connection"
-            ends = None
-        if ends is None:  # the coordinators are away: so is the line
-            writer.transport.abort()
-            return
-        there, back = ends
-        line = _Line(writer, back)
+    async def _carry(self, outer: End, inner: End) -> None:
+        line = _Line(outer[1], inner[1])
         self._lines.add(line)
         try:
-            await asyncio.gather(self._pump(line, reader, back), self._pump(line, there, writer))
-        except asyncio.CancelledError:
-            assert self._is_closing, "nobody else cancels a connection"
+            await asyncio.gather(self._pump(line, outer[0], inner[1]), self._pump(line, inner[0], outer[1]))
         finally:
-            line.reset()
             self._lines.discard(line)
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        self._next += 1
-        for number in range(len(self._targets)):
-            port = self._targets[(self._next + number) % len(self._targets)]
-            with contextlib.suppress(OSError):
-                return await asyncio.open_connection("127.0.0.1", port)
-        return None
 
     async def _pump(self, line: _Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):

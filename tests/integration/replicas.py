@@ -1,4 +1,4 @@
-"""Several coordinators as one: processes that share PostgreSQL and a bucket, and a TCP load balancer before them."""
+"""Several coordinators as one: processes that share PostgreSQL and a bucket."""
 
 from __future__ import annotations
 
@@ -113,57 +113,3 @@ async def until(holds: Callable[[], bool], limit_s: float = 120.0) -> None:
     while not await asyncio.to_thread(holds):
         assert time.monotonic() < end, "it did not happen"
         await asyncio.sleep(0.1)
-
-
-class Balancer:
-    """Forwards TCP connections to the replicas in turn, or to the first of them; who does not answer is left out.
-
-    `num_taken` counts them.
-    """
-
-    def __init__(self, addresses: Sequence[str], *, in_turn: bool = True) -> None:
-        self._step = int(in_turn)
-        self._addresses = [(address.rpartition(":")[0], int(address.rpartition(":")[2])) for address in addresses]
-        self._next = 0
-        self._open: set[asyncio.StreamWriter] = set()
-        self.port = free_port()
-        self.address = f"localhost:{self.port}"
-        self.num_taken = 0
-
-    async def __aenter__(self) -> Balancer:
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self.port)
-        return self
-
-    async def __aexit__(self, *_exception: object) -> None:
-        self._server.close()
-        for writer in self._open:
-            writer.transport.abort()
-        while self._open:
-            await asyncio.sleep(0.01)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
-        start, self._next = self._next, self._next + self._step
-        self.num_taken += 1
-        for number in range(len(self._addresses)):
-            host, port = self._addresses[(start + number) % len(self._addresses)]
-            try:
-                there, back = await asyncio.open_connection(host, port)
-            except OSError:
-                continue
-            self._open.add(back)
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
-            back.transport.abort()
-            self._open.discard(back)
-            break
-        writer.transport.abort()
-        self._open.discard(writer)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on until one side has gone, and then let the other go."""
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()

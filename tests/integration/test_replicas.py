@@ -42,9 +42,10 @@ from simulation.testing import (
 )
 from tests.helpers import raised, run
 from tests.integration.phones import identity
-from tests.integration.replicas import Balancer, Cluster, ReplicaFleet, until
+from tests.integration.replicas import Cluster, ReplicaFleet, until
 from tests.integration.test_rounds import expected_theta
 from tests.servers.postgres import PostgresServer
+from tests.servers.relay import Relay
 from tests.servers.s3 import S3Server
 
 pytestmark = pytest.mark.slow
@@ -158,8 +159,8 @@ def test_a_round_over_three_replicas_is_the_plain_weighted_mean(cluster: Cluster
 
     async def story() -> str:
         task_id = await submitted(cluster.replicas[1], task)
-        addresses = [replica.address for replica in cluster.replicas]
-        async with Balancer(addresses) as balancer, cluster.devices(task.population, [balancer.address] * 6) as devices:
+        ports = [replica.port for replica in cluster.replicas]
+        async with Relay(ports) as balancer, cluster.devices(task.population, [balancer.address] * 6) as devices:
             theta = THETA
             for _ in range(task.rounds):
                 sent = await asyncio.gather(*(take_part(device, i, task) for i, device in enumerate(devices)))
@@ -187,8 +188,8 @@ def test_a_replica_that_is_lost_with_its_disk_loses_nothing(cluster: Cluster, is
     async def story() -> str:
         task_id = await submitted(owner, task)
         async with (
-            Balancer([r.address for r in (lost, *left)], in_turn=False) as first,
-            Balancer([r.address for r in left]) as second,
+            Relay([r.port for r in (lost, *left)], in_turn=False) as first,
+            Relay([r.port for r in left]) as second,
             cluster.devices(task.population, [first.address] * 2 + [second.address] * 2) as devices,
         ):
             assignments = await asyncio.gather(*(persistently(device.assignment) for device in devices))
@@ -241,7 +242,7 @@ def test_phones_go_to_the_owner_and_back_when_it_is_lost_and_the_round_goes_on(
 
     async def story() -> str:
         task_id = await submitted(owner, task)
-        async with Balancer([replica.address for replica in (*left, owner)], in_turn=False) as balancer:
+        async with Relay([replica.port for replica in (*left, owner)], in_turn=False) as balancer:
             phones = [
                 CoordinatorClient(identity(cluster.first, balancer.address, task.population), Clock(), random.Random(n))
                 for n in range(3)
@@ -316,7 +317,7 @@ def test_a_round_whose_owner_is_lost_still_knows_its_source(cluster: Cluster) ->
     async def story() -> None:
         await submitted(owner, task)
         async with (
-            Balancer([replica.address for replica in left]) as balancer,
+            Relay([replica.port for replica in left]) as balancer,
             cluster.devices(task.population, [balancer.address] * 5) as devices,
         ):
             source, *targets = devices
@@ -354,7 +355,7 @@ def test_cohorts_in_flight_outlive_the_owner_of_their_task(cluster: Cluster) -> 
     async def story() -> None:
         await submitted(owner, task)
         async with (
-            Balancer([replica.address for replica in left]) as balancer,
+            Relay([replica.port for replica in left]) as balancer,
             cluster.devices(task.population, [balancer.address] * 6) as devices,
         ):
             slow = await chosen(devices[:3], 1)
@@ -384,7 +385,7 @@ def test_an_owner_that_was_paused_while_another_took_over_commits_nothing(cluste
     async def story() -> str:
         task_id = await submitted(owner, task)
         async with (
-            Balancer([replica.address for replica in others]) as balancer,
+            Relay([replica.port for replica in others]) as balancer,
             cluster.devices(task.population, [balancer.address] * 3) as devices,
         ):
             assignments = await asyncio.gather(*(persistently(device.assignment) for device in devices))

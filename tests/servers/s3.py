@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from simulation.testing import free_port
+from tests.servers.relay import Relay
 
 READY_S = 120.0
 ENVIRONMENT = {
@@ -93,23 +94,21 @@ class S3Server:
 
 
 class _Line:
-    """Forwards one port of loopback to another, on a thread of its own."""
+    """A relay on a thread of its own."""
 
     def __init__(self, port: int, target: int) -> None:
-        self._port, self._target = port, target
+        self._relay = Relay([target], port=port)
         self._loop = asyncio.new_event_loop()
-        self._server: asyncio.Server | None = None
-        self._open: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
     def mend(self) -> None:
         """Take connections again."""
-        self._run(self._mend())
+        self._run(self._relay.__aenter__())
 
     def cut(self) -> None:
         """Break all connections, and take none."""
-        self._run(self._cut())
+        self._run(self._relay.close())
 
     def close(self) -> None:
         """End the thread."""
@@ -120,39 +119,6 @@ class _Line:
 
     def _run(self, what: Any) -> None:
         asyncio.run_coroutine_threadsafe(what, self._loop).result(60)
-
-    async def _mend(self) -> None:
-        self._server = await asyncio.start_server(self._forward, "127.0.0.1", self._port)
-
-    async def _cut(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for writer in self._open:
-            writer.transport.abort()
-        while self._open:
-            await asyncio.sleep(0.01)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        ends = [writer]
-        self._open.add(writer)  # before anything is waited for: `cut` breaks also what has only just begun
-        try:
-            there, back = await asyncio.open_connection("127.0.0.1", self._target)
-            ends.append(back)
-            self._open.add(back)
-            await asyncio.gather(_pump(reader, back), _pump(there, writer))
-        finally:
-            for end in ends:
-                end.transport.abort()
-            self._open.difference_update(ends)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-    writer.close()
 
 
 @contextlib.contextmanager

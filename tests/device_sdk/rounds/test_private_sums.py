@@ -72,15 +72,19 @@ Make = Callable[..., PrivateSum]
 
 
 @pytest.fixture
-def make(bench: Bench, fleet: Fleet) -> Make:
-    """Make a private sum that the bench's coordinator runs."""
+def make(bench: Bench, fleet: Fleet) -> Iterator[Make]:
+    """Make a private sum that the bench's coordinator runs; all end with the test."""
+    attempts: list[PrivateSum] = []
 
     def made(task: TaskSpec = MASKED, **settings: Any) -> PrivateSum:
         attempt = PrivateSum(fleet, task, **settings)
+        attempts.append(attempt)
         attempt.script(bench.script)
         return attempt
 
-    return made
+    yield made
+    for attempt in attempts:
+        attempt.end()
 
 
 def trained(bench: Bench) -> list[Pending]:
