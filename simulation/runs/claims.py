@@ -30,7 +30,8 @@ _TRAINS: Final = ("adapter", "blocks", "network")
 _FACES: Final = ("rendered", "real")
 _TOLD: Final = {"adapter": "an adapter trained", "blocks": "last blocks trained", "network": "whole network trained"}
 _COMMAND: Final = re.compile(r"^`mien-sim reproduce ([a-z_]+) ", re.MULTILINE)
-_BOUND: Final = re.compile(r"\(within [^)]*\)")
+_BOUND: Final = re.compile(r"\(within ([\d.]+)[^)]*\)")
+_INTERVAL: Final = re.compile(r"([+-][\d.]+) ± ([\d.]+)")
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,15 @@ class Trial:
         return "±" in self.difference
 
     @property
+    def is_contradicted(self) -> bool:
+        """Whether the whole interval lies where the claim is not so; one that includes zero tells no difference."""
+        interval, bound = _INTERVAL.match(self.difference), _BOUND.search(self.claim.text)
+        if interval is None:
+            return False
+        difference, half = float(interval[1]), float(interval[2])
+        return abs(difference) - half > float(bound[1]) if bound else difference + half < 0
+
+    @property
     def fairness(self) -> tuple[bool, int, int, int]:
         """The larger the fairer; nothing of it depends on the verdict."""
         setting = self.setting
@@ -102,6 +112,11 @@ class JudgedClaim:
     def verdict(self) -> str:
         """The verdict of the fairest test."""
         return self.fairest.verdict if self.fairest else "not measured"
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Whether the fairest test shows the contrary, and not only no difference."""
+        return bool(self.fairest and self.fairest.is_contradicted)
 
     @property
     def is_explained(self) -> bool:
@@ -244,8 +259,10 @@ less, then the order that a study declares of its settings (`simulation/papers/*
 interval, comes last. Of several tests that are equally fair the least favourable counts. All other tests stand in the
 last column, and whole in the sections below, as do claims on this project's own methods, and tests that only tell why
 another one fails. A difference above zero goes the way that the claim says; a claim *within* so many points is of its
-size alone. Where a claim does not hold, a reason stands at the end, if an experiment shows one: there, too, *does not
-hold* is how the claim that is named beside it ended, which shows the reason by failing."""
+size alone. A claim *does not hold* where the mean of the differences does not go its way: **by more than chance** where
+the whole interval lies on the other side, which is the contrary shown, and else *within chance*: no difference could be
+told. Where a claim does not hold, a reason stands at the end, if an experiment shows one: there, too, *does not hold*
+is how the claim that is named beside it ended, which shows the reason by failing."""
 
 
 def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:
@@ -273,17 +290,22 @@ def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:
 
 def _counts(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> list[str]:
     num = Counter(answer.verdict for answer in found)
+    contrary = sum(answer.is_contradicted for answer in found)
     counts = f"{num['holds']} hold, {num['holds on average']} hold on average, {num['does not hold']} do not hold"
     lines = [
-        f"**{len(found)} claims: {counts}, {num['not measured']} are not measured.**",
+        f"**{len(found)} claims: {counts} ({contrary} by more than chance), {num['not measured']} are not measured.**",
         "",
-        "| paper | claims | hold | hold on average | do not hold | not measured |",
-        "|---|---|---|---|---|---|",
+        "| paper | claims | hold | hold on average | do not hold | ... by more than chance | not measured |",
+        "|---|---|---|---|---|---|---|",
     ]
     for paper, source in sources.items():
-        of_paper = Counter(answer.verdict for answer in found if answer.claim.paper == paper)
-        cells = [of_paper[verdict] for verdict in ("holds", "holds on average", "does not hold", "not measured")]
-        lines.append(f"| {source} | {sum(cells)} | {' | '.join(map(str, cells))} |")
+        answers = [answer for answer in found if answer.claim.paper == paper]
+        of_paper = Counter(answer.verdict for answer in answers)
+        holds, on_average, fails, unknown = (
+            of_paper[verdict] for verdict in ("holds", "holds on average", "does not hold", "not measured")
+        )
+        contrary = sum(answer.is_contradicted for answer in answers)
+        lines.append(f"| {source} | {len(answers)} | {holds} | {on_average} | {fails} | {contrary} | {unknown} |")
     return lines
 
 
@@ -293,7 +315,8 @@ def _line(answer: JudgedClaim) -> str:
     told = Counter(f"{_link(other)}: {other.verdict}" for other in others)
     at = f"{_link(test)}: {test.asked_in}; {_seeds(test)}" if test else "none"
     difference = test.difference if test else "not measured"
-    verdict = f"**{answer.verdict}**" if answer.verdict == "does not hold" else answer.verdict
+    chance = "**by more than chance**" if answer.is_contradicted else "within chance"
+    verdict = f"{answer.verdict}, {chance}" if answer.verdict == "does not hold" else answer.verdict
     elsewhere = "; ".join(f"{text} ({number} times)" if number > 1 else text for text, number in told.items())
     bound = _BOUND.search(test.claim.text) if test else None
     text = f"{claim.text} {bound[0]}" if bound else claim.text
@@ -343,12 +366,14 @@ def as_mapping(found: Sequence[JudgedClaim]) -> dict[str, Any]:
     return {
         "num_claims": len(found),
         "verdicts": {verdict: num[verdict] for verdict in VERDICTS},
+        "num_contradicted": sum(answer.is_contradicted for answer in found),
         "claims": [
             {
                 "name": answer.claim.name,
                 "at": answer.claim.at,
                 "text": answer.claim.text,
                 "here": answer.verdict,
+                "is_contradicted": answer.is_contradicted,
                 "fairest": _mapped(answer.fairest) if answer.fairest else None,
                 "others": [_mapped(test) for test in (answer.trials[1:] if answer.fairest else answer.trials)],
                 "reason": answer.claim.reason if answer.is_explained and answer.verdict == "does not hold" else None,

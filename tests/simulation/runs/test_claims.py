@@ -83,15 +83,41 @@ def test_the_summary_counts_each_claim_once_and_hides_no_test() -> None:
     trials = [trial("does not hold", faces="real", study="b"), trial("holds"), trial("not measured", study="c")]
     found = claims.judged([BETTER, other], trials)
     text = claims.summary(found, {"Paper": "Somebody (2021)"})
-    assert "**2 claims: 0 hold, 0 hold on average, 1 do not hold, 1 are not measured.**" in text
-    assert "| Somebody (2021) | 2 | 0 | 0 | 1 | 1 |" in text
+    assert "**2 claims: 0 hold, 0 hold on average, 1 do not hold (0 by more than chance), 1 are not measured.**" in text
+    assert "| Somebody (2021) | 2 | 0 | 0 | 1 | 0 | 1 |" in text
     (line,) = [line for line in text.splitlines() if line.startswith("| theirs is better | Table 1 |")]
-    assert "[b][b]: real faces, an adapter trained; 3 seeds | +1.00 ± 0.10 (EER) | **does not hold** |" in line
+    assert (
+        "[b][b]: real faces, an adapter trained; 3 seeds | +1.00 ± 0.10 (EER) | does not hold, within chance |" in line
+    )
     assert line.endswith("| [a][a]: holds; [c][c]: not measured |")
     assert "[b]: #b" in text.splitlines()
     told = claims.as_mapping(found)
     assert told["verdicts"] == {"does not hold": 1, "holds on average": 0, "holds": 0, "not measured": 1}
     assert [each["here"] for each in told["claims"][0]["others"]] == ["holds", "not measured"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "text", "is_contradicted"),
+    [
+        ("-0.29 ± 0.16 (EER)", "better", True),
+        ("-0.12 ± 0.12 (EER)", "better", False),
+        ("-0.01 ± 0.02 (EER)", "better", False),
+        ("-3.00 (EER)", "better", False),
+        ("not measured", "better", False),
+        ("-1.60 ± 0.40 (EER)", "as good (within 1 point)", True),
+        ("+1.60 ± 0.40 (EER)", "as good (within 1 point)", True),
+        ("+1.60 ± 0.60 (EER)", "as good (within 1 point)", False),
+    ],
+)
+def test_no_difference_is_told_from_the_contrary(difference: str, text: str, is_contradicted: bool) -> None:
+    failed = trial("does not hold")
+    failed = replace(failed, difference=difference, claim=replace(failed.claim, text=text))
+    found = claims.judged([BETTER], [failed])
+    assert found[0].is_contradicted == is_contradicted
+    page, told = claims.summary(found, {"Paper": "Somebody (2021)"}), claims.as_mapping(found)
+    assert f"1 do not hold ({int(is_contradicted)} by more than chance)" in page
+    assert ("does not hold, **by more than chance** |" if is_contradicted else "does not hold, within chance |") in page
+    assert told["num_contradicted"] == int(told["claims"][0]["is_contradicted"]) == int(is_contradicted)
 
 
 def test_a_reason_needs_an_experiment_that_shows_it() -> None:
