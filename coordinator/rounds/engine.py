@@ -789,10 +789,13 @@ class Engine:
             submitted_by=actor,
             created_ms=to_ms(self._clock.now()),
         )
+        return await asyncio.shield(asyncio.create_task(self._submitted(record), name="submission"))
+
+    async def _submitted(self, record: TaskRecord) -> TaskRecord:
+        """Return a task that is kept and runs from then on, also if its submitter goes away in between."""
         kept = await self._stores.thread.run(self._stores.store.add_task, record)
         if kept.task_id == record.task_id:
-            self._populations[kept.task_id] = kept.population
-            self._keep(kept, await self._load(kept))
+            await self._begin(kept)
             self._arrivals.beat()
         return kept
 

@@ -90,6 +90,13 @@ class FaultyStore(Store):
     faults: Faults
     holds: Sequence[Callable[[], object]] = ()
     before_a_commit: Callable[[], object] | None = None
+    after_a_task: Callable[[], object] = staticmethod(lambda: None)
+
+    def add_task(self, task: TaskRecord) -> TaskRecord:
+        """Keep a task; something may happen before anybody hears of it."""
+        kept = super().add_task(task)
+        self.after_a_task()
+        return kept
 
     def announce_uploads(self, *arguments: Any) -> Any:
         """Announce uploads; the answer may be held up."""
@@ -190,6 +197,11 @@ class Rounds:
 
         blob = BlobId(hashlib.sha256(sent).hexdigest(), len(sent))
         return await self.uploads.receive(device_id, assigned.name, blob, b"", pieces())
+
+    def after_a_task_is_kept(self, then: Callable[[], object]) -> None:
+        """Have something happen on the store's thread as soon as the next task is on disk."""
+        assert isinstance(self.stores.store, FaultyStore)
+        self.stores.store.after_a_task = then
 
     def task(self, task_id: str) -> TaskRecord:
         """Return a task as it is on disk."""
@@ -294,6 +306,35 @@ def test_a_command_that_the_database_does_not_answer_is_refused_and_can_be_repea
     with capture_logs() as logs:
         run(story())
     assert not [line for line in logs if line["event"].startswith("task stopped")]
+
+
+def test_a_submitted_task_runs_though_the_database_goes_away_meanwhile(tmp_path: Path) -> None:
+    """It is kept already, and asking again with its token begins nothing."""
+
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            house.after_a_task_is_kept(lambda: house.faults.waiting.update(model=[AWAY] * 1000))
+            with contextlib.suppress(UnreachableError):
+                await house.submit(rounds=1)
+            house.faults.waiting.clear()
+            await until(lambda: bool(house.engine.tasks_now()))
+            await house.take_part(1)
+
+    run(story())
+
+
+def test_a_task_runs_whose_submitter_goes_away_as_soon_as_it_is_kept(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with rounds(tmp_path) as house:
+            loop = asyncio.get_running_loop()
+            submitting = asyncio.create_task(house.submit(rounds=1))
+            house.after_a_task_is_kept(lambda: loop.call_soon_threadsafe(submitting.cancel))
+            with pytest.raises(asyncio.CancelledError):
+                await submitting
+            await until(lambda: bool(house.engine.tasks_now()))
+            await house.take_part(1)
+
+    run(story())
 
 
 @pytest.mark.parametrize("again", [0, 2])
