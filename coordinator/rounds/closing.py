@@ -185,11 +185,12 @@ class Closer:
         """Return the validators' arrays on waiting candidates; raises CorruptDataError, StorageError."""
         sha256 = task.candidates_sha256
         assert sha256 is not None, "nothing is judged before trainers have made it"
-        if self._candidates is None or self._candidates[0] != sha256:
-            server = await self.server_state(task)
-            values = await in_thread(lambda: self._make_candidates(server, self._trainers_total(task)))
-            self._candidates = sha256, {CANDIDATES: values}
-        return self._candidates[1]
+        server = await self.server_state(task)
+        async with self._reading:  # as there: validators are told at the same time
+            if self._candidates is None or self._candidates[0] != sha256:
+                values = await in_thread(lambda: self._make_candidates(server, self._trainers_total(task)))
+                self._candidates = sha256, {CANDIDATES: values}
+            return self._candidates[1]
 
     def _trainers_total(self, task: TaskRecord) -> Total:
         assert task.candidates_sha256 is not None

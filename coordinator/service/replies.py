@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import Final
 
@@ -18,6 +19,7 @@ class ReplyStreams:
     def __init__(self) -> None:
         # The key names arrays by identity: the value keeps them alive, so that no other can take their place.
         self._kept: OrderedDict[tuple[tuple[str, int], ...], tuple[Arrays, TensorStream]] = OrderedDict()
+        self._hashing = asyncio.Lock()
 
     async def split(self, reply: Arrays) -> tuple[Arrays, TensorStream | None]:
         """Return what goes with the assignment, and the stream of the rest, its hash known; None for no rest."""
@@ -25,10 +27,11 @@ class ReplyStreams:
         if not long:
             return short, None
         key = tuple(sorted((name, id(values)) for name, values in long.items()))
-        if key not in self._kept:
-            stream = TensorStream(long)
-            await in_thread(lambda: stream.sha256)
-            self._kept[key] = long, stream
+        async with self._hashing:  # a cohort asks all at once
+            if key not in self._kept:
+                stream = TensorStream(long)
+                await in_thread(lambda: stream.sha256)
+                self._kept[key] = long, stream
         self._kept.move_to_end(key)
         while len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
