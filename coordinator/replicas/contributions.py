@@ -7,7 +7,6 @@ and bound to its round and device, so that whoever writes into the bucket cannot
 from __future__ import annotations
 
 import contextlib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
@@ -73,7 +72,6 @@ class SharedSpool(Spool):
     def __init__(self, folder: Path, key: MasterKey, bucket: Bucket) -> None:
         super().__init__(folder, key)
         self._bucket = bucket
-        self._cleaner = ThreadPoolExecutor(1, thread_name_prefix="bucket-cleaner")
 
     def publish(self, round_id: RoundId, device_id: DeviceId) -> None:
         """Have a complete contribution in the bucket; raises UnreachableError, KeyStoreError."""
