@@ -12,6 +12,7 @@ import math
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -159,9 +160,9 @@ def _run(arguments: Sequence[str]) -> str:
     command = [sys.executable, "-m", _MODULE, *arguments]
     with (
         doing("Starting a process of its own for the model") as step,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as out,  # of a pipe it would wait for us to read
+        subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, text=True) as child,
     ):
-        assert child.stdout is not None
         assert child.stderr is not None
         last = ""
         for line in child.stderr:  # the last line may be the error, which is ours to tell
@@ -170,7 +171,9 @@ def _run(arguments: Sequence[str]) -> str:
                 continue
             sys.stderr.write(last)
             last = line
-        printed = child.stdout.read()
+        child.wait()
+        out.seek(0)
+        printed = out.read()
     _check(child.returncode, last)
     sys.stderr.write(last)
     return printed

@@ -270,6 +270,13 @@ class TestFromTheCoordinator:
         assert not (tmp_path / "out").exists()
         assert capfd.readouterr().err == ""  # it is told once, by whoever catches it
 
+    def test_a_record_may_be_longer_than_a_pipe_holds(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of hundreds of groups, say; a child that waits to be read would wait for ever."""
+        record, path = {f"group {number}": "x" * 1000 for number in range(1000)}, tmp_path / "record.json"
+        path.write_text(json.dumps(record), encoding="utf-8")
+        monkeypatch.setattr(parent, "_MODULE", "json.tool")
+        assert json.loads(parent._run([str(path)])) == record
+
     def test_defect_of_the_child_is_told_with_its_last_line(self) -> None:
         """A traceback, a signal, silence: never a success, never an unknown class."""
         for code, line, says in (
