@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 from device_sdk.storage.sealing import SecretKey, seal
 from mien.errors import ConfigError, CorruptDataError
 from mien.protocol.canonical import parse_json, to_canonical_json
-from mien.shell.keys import RandomBytes, secret_bytes
+from mien.shell.keys import secret_bytes
 from mien.shell.sealing import KEY_BYTES, Sealer
 
 MAGIC: Final = b"MIENGAL1"
@@ -27,15 +27,15 @@ MAX_SCRYPT_N: Final = 2**20
 _MAX_HEADER: Final = 1024
 
 
-def seal_backup(plain: bytes, password: str, *, random_bytes: RandomBytes = secret_bytes) -> bytes:
+def seal_backup(plain: bytes, password: str) -> bytes:
     """Return the file's bytes; raises ConfigError for a password that is too short to protect faces."""
     if len(password) < MIN_PASSWORD:
         raise ConfigError(f"the password has {len(password)} characters; choose one of at least {MIN_PASSWORD}")
-    salt = random_bytes(16)
+    salt = secret_bytes(16)
     header = to_canonical_json({"kdf": "scrypt", "n": SCRYPT_N, "r": SCRYPT_R, "p": SCRYPT_P, "salt": salt.hex()})
     prefix = MAGIC + struct.pack(">I", len(header)) + header
     key = _derive(password, salt, SCRYPT_N, SCRYPT_R, SCRYPT_P)
-    return prefix + seal(key, plain, prefix, random_bytes=random_bytes)
+    return prefix + seal(key, plain, prefix)
 
 
 def unseal_backup(data: bytes, password: str) -> bytes:

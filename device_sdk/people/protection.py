@@ -20,7 +20,7 @@ from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import SecretKey
 from device_sdk.storage.vault import Reader, Writer
 from mien.errors import AlreadyExistsError, KeyStoreError
-from mien.shell.keys import RandomBytes, secret_bytes
+from mien.shell.keys import secret_bytes
 from mien.template_protection import rotate, unrotate
 
 LABEL: Final = "rotation"
@@ -33,9 +33,8 @@ Rows = NDArray[np.float32]
 class TemplateKeys:
     """The keys of one gallery's templates."""
 
-    def __init__(self, key_store: KeyStore, *, random_bytes: RandomBytes = secret_bytes) -> None:
+    def __init__(self, key_store: KeyStore) -> None:
         self._key_store = key_store
-        self._random_bytes = random_bytes
         self._master: SecretKey | None = None
 
     def new_salt(self, change: Writer) -> bytes:
@@ -45,7 +44,7 @@ class TemplateKeys:
                 with contextlib.suppress(AlreadyExistsError):  # another process was first
                     self._key_store.create(LABEL)
             change.set_fact(_FACT, _check_value(self._key_store.read(LABEL)))
-        return self._random_bytes(SALT_BYTES)
+        return secret_bytes(SALT_BYTES)
 
     def turn(self, view: Reader, vectors_ND: Rows, salts: Sequence[bytes]) -> Rows:
         """Return vectors (N, D) as they are stored under these salts; errors as `turn_back`."""

@@ -20,7 +20,7 @@ from typing import Final, Literal, Protocol, get_args
 from device_sdk.storage.sealing import SecretKey
 from mien.errors import AlreadyExistsError, ConfigError, CorruptDataError, KeyStoreError, StorageError
 from mien.shell.files import create_private, read_limited, read_private, remove_unfinished, storage_errors, sync_folder
-from mien.shell.keys import RandomBytes, secret_bytes, secret_hex
+from mien.shell.keys import secret_hex
 from mien.shell.sealing import KEY_BYTES
 
 KeyStoreKind = Literal["platform", "file"]
@@ -69,9 +69,8 @@ class FileKeyStore:
 
     kind: KeyStoreKind = "file"
 
-    def __init__(self, folder: Path, *, random_bytes: RandomBytes = secret_bytes) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._random_bytes = random_bytes
 
     def exists(self, label: str) -> bool:
         return self._path(label).exists()
@@ -79,7 +78,7 @@ class FileKeyStore:
     def create(self, label: str) -> SecretKey:
         with storage_errors("the key folder"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        key = SecretKey.generate(self._random_bytes)
+        key = SecretKey.generate()
         create_private(self._path(label), key.unmasked())
         return key
 
@@ -120,10 +119,9 @@ class PlatformKeyStore:
 
     kind: KeyStoreKind = "platform"
 
-    def __init__(self, backend: PasswordBackend, namespace: str, *, random_bytes: RandomBytes = secret_bytes) -> None:
+    def __init__(self, backend: PasswordBackend, namespace: str) -> None:
         self._backend = backend
         self._namespace = namespace
-        self._random_bytes = random_bytes
 
     def exists(self, label: str) -> bool:
         return self._get(label) is not None
@@ -131,7 +129,7 @@ class PlatformKeyStore:
     def create(self, label: str) -> SecretKey:
         if self.exists(label):
             raise AlreadyExistsError(f"the key store holds a {label} key already; it was not replaced")
-        key = SecretKey.generate(self._random_bytes)
+        key = SecretKey.generate()
         text = base64.b64encode(key.unmasked()).decode()
         self._call("write", lambda: self._backend.set_password(SERVICE, self._name(label), text))
         if self._get(label) != text:

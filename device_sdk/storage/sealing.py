@@ -26,9 +26,9 @@ class SecretKey:
     __repr__ = __str__
 
     @classmethod
-    def generate(cls, random_bytes: RandomBytes = secret_bytes) -> SecretKey:
+    def generate(cls) -> SecretKey:
         """Return a fresh key."""
-        return cls(random_bytes(KEY_BYTES))
+        return cls(secret_bytes(KEY_BYTES))
 
     def unmasked(self) -> bytes:
         """Return the key's bytes, for a key store or for wrapping; never for a log."""

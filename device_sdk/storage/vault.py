@@ -39,7 +39,6 @@ from mien.errors import (
 from mien.protocol.canonical import parse_json, to_canonical_json
 from mien.records import to_mapping
 from mien.shell.files import storage_errors, sync_folder
-from mien.shell.keys import RandomBytes, secret_bytes
 from mien.shell.lock import is_taken, lock_file
 from mien.shell.sealing import NONCE_BYTES
 
@@ -121,7 +120,6 @@ class Vault:
         self._key_store = key_store
         self._kind = kind
         self._opened = _unwrap(connection, key_store, kind)
-        self._random_bytes: RandomBytes = secret_bytes
         self._turn = threading.RLock()
         self._num_writes = 0
 
@@ -190,7 +188,7 @@ class Vault:
             self._check_in_place()
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                writer = Writer(self._connection, self._current_key(), self._kind, self._random_bytes)
+                writer = Writer(self._connection, self._current_key(), self._kind)
                 yield writer
                 writer.seal_root()
                 self._connection.execute("COMMIT")
@@ -223,7 +221,7 @@ class Vault:
             old = self._opened.label
             new = self._kind.other_label(old)
             self._key_store.destroy(new)  # what a crash may have left
-            wrapping, key = self._key_store.create(new), SecretKey.generate(self._random_bytes)
+            wrapping, key = self._key_store.create(new), SecretKey.generate()
             with self.writing() as change:
                 change.seal_anew(key)
                 _write_key(self._connection, wrapping, key, new, self._kind)
@@ -332,11 +330,8 @@ class Reader:
 class Writer(Reader):
     """Operations of a `writing()` block."""
 
-    def __init__(
-        self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind, random_bytes: RandomBytes
-    ) -> None:
+    def __init__(self, connection: sqlite3.Connection, key: SecretKey, kind: VaultKind) -> None:
         super().__init__(connection, key, kind)
-        self._random_bytes = random_bytes
         self._next_id = self._root.next_id
         self._new_facts = dict(self._root.facts)
 
@@ -388,13 +383,13 @@ class Writer(Reader):
     def seal_root(self) -> None:
         """Write the root that fits the records as they are now."""
         root = _Root(_digest(self._connection, self._kind.tables), self._next_id, self._new_facts)
-        _write_root(self._connection, self._key, root, self._random_bytes)
+        _write_root(self._connection, self._key, root)
 
     def _seal(
         self, table: str, row_id: int, person: int, tag: str, content: bytes, key: SecretKey | None = None
     ) -> tuple[bytes, bytes]:
         context = bind(_CONTEXT, table, row_id, person, tag)
-        sealed = seal(key or self._key, content, context, random_bytes=self._random_bytes)
+        sealed = seal(key or self._key, content, context)
         return sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
 
 
@@ -454,7 +449,7 @@ def _create(path: Path, key_store: KeyStore, kind: VaultKind) -> None:
                 "nonce BLOB NOT NULL, sealed BLOB NOT NULL)"
             )
         _write_key(connection, wrapping, key, label, kind)
-        _write_root(connection, key, _Root(_digest(connection, kind.tables), 1, {}), secret_bytes)
+        _write_root(connection, key, _Root(_digest(connection, kind.tables), 1, {}))
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")
@@ -540,8 +535,8 @@ def _digest(connection: sqlite3.Connection, tables: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
-def _write_root(connection: sqlite3.Connection, key: SecretKey, root: _Root, random_bytes: RandomBytes) -> None:
-    sealed = seal(key, to_canonical_json(to_mapping(root)), bind(_CONTEXT, "root"), random_bytes=random_bytes)
+def _write_root(connection: sqlite3.Connection, key: SecretKey, root: _Root) -> None:
+    sealed = seal(key, to_canonical_json(to_mapping(root)), bind(_CONTEXT, "root"))
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('root', ?)", (sealed,))
 
 
