@@ -20,7 +20,8 @@ from typing import Final, Literal
 
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.vault import Reader, Record, Vault, VaultKind, Writer
-from mien.dp.ledger import Participation, check_device, may_take_part
+from mien.dp.accountant import Release
+from mien.dp.ledger import check_device, may_take_part
 from mien.errors import BudgetExceededError, CorruptDataError, ReplayError
 from mien.methods import find_method
 from mien.protocol.ids import ModelId, PopulationId, RoundNumber
@@ -199,8 +200,7 @@ def promised(task: TaskSpec, max_epsilon: float | None, limits: SumLimits = SumL
         earlier = [sum_.terms for sum_ in here]
         check_promise(task, [sum_.round for sum_ in earlier if sum_.task_id == terms.task_id], terms.round)
         if max_epsilon is not None:
-            told = [_participation(sum_.terms) for sum_ in sums]
-            check_device(told, _participation(terms), max_epsilon=max_epsilon)
+            check_device([_as_release(sum_.terms) for sum_ in sums], _as_release(terms), max_epsilon=max_epsilon)
         _check_population(terms, earlier)
         limits.check(coming, here)
 
@@ -215,7 +215,7 @@ def _check_population(terms: RoundConfig, earlier: Sequence[RoundConfig]) -> Non
     """
     noised = [sum_ for sum_ in earlier if sum_.noise.mechanism is not Mechanism.NONE]
     promising = noised if terms.noise.mechanism is Mechanism.NONE else [*noised, terms]
-    past, coming = [_participation(sum_) for sum_ in noised], _participation(terms)
+    past, coming = [_as_release(sum_) for sum_ in noised], _as_release(terms)
     for epsilon, delta in sorted({(sum_.noise.target_epsilon, sum_.noise.delta) for sum_ in promising}):
         try:
             # Terms carry epsilon and delta in float32, and sums of many costs round: neither is a broken promise.
@@ -259,16 +259,16 @@ def check_promise(task: TaskSpec, past_rounds: Sequence[RoundNumber], round_numb
         )
 
 
-def _participation(terms: RoundConfig) -> Participation:
-    """Return the privacy accountant's record of a sum under these terms."""
+def _as_release(terms: RoundConfig) -> Release | None:
+    """Return a sum under these terms as the privacy accountant sees it, None without noise."""
     noise = terms.noise
     if noise.mechanism is Mechanism.NONE:
-        return Participation()
+        return None
     name: Literal["central_gaussian", "skellam"] = (
         "skellam" if noise.mechanism is Mechanism.SKELLAM else "central_gaussian"
     )
     told = DpSpec(name, noise.noise_multiplier, noise.target_epsilon, noise.delta, max_participations=1)
-    return Participation.of(release(terms, told))
+    return release(terms, told)
 
 
 def unlimited(coming: OwnSum, earlier: Sequence[OwnSum]) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -144,11 +145,11 @@ class Ledger:
 
     def composition(self, *, of_task: TaskId | None = None) -> list[tuple[Release, int]]:
         """Return the noised releases that one device can have been in at most, of one task or of all."""
-        charged: list[tuple[Release, int]] = []
-        for task_id in dict.fromkeys(event.task_id for event in self.events):
-            if of_task in (None, task_id):
-                charged += _dearest([event for event in self.events if event.task_id == task_id])
-        return charged
+        by_task = defaultdict[TaskId, list[Event]](list)
+        for event in self.events:
+            if of_task in (None, event.task_id):
+                by_task[event.task_id].append(event)
+        return [charged for events in by_task.values() for charged in _dearest(events)]
 
     def epsilon(self, delta: float) -> float:
         """Return the most that one device of the population can have lost so far, infinite after an unnoised sum."""
@@ -243,7 +244,7 @@ def _dearest(events: Sequence[Event]) -> list[tuple[Release, int]]:
     cap = min(noised[0].max_participations, most_apart([event.round for event in noised], noised[0].min_separation))
     # Within a task the clip alone can move, and only under Gaussian noise, whose price is the multiplier's.
     dearest = sorted((event.release for event in noised if event.release is not None), key=_price)[:cap]
-    return [(release, dearest.count(release)) for release in dict.fromkeys(dearest)]
+    return list(Counter(dearest).items())
 
 
 def _price(release: Release) -> tuple[float, float]:
@@ -271,43 +272,18 @@ def may_take_part(dp: DpSpec, past_rounds: Sequence[RoundNumber], round_: RoundN
     return all(abs(round_ - past) >= dp.min_separation for past in past_rounds)
 
 
-@dataclass(frozen=True)
-class Participation:
-    """One masked update that a device sent, as it remembers it; without noise "none" and zeros. Plain numbers."""
-
-    mechanism: Literal["none", "central_gaussian", "skellam"] = "none"
-    noise_multiplier: float = 0.0
-    l2_steps: float = 0.0
-    size: int = 0
-
-    @classmethod
-    def of(cls, release: Release | None) -> Participation:
-        """Return the record of taking part in a release (None: a sum without noise)."""
-        if release is None:
-            return cls()
-        return cls(release.mechanism, release.noise_multiplier, release.l2_steps, release.size)
-
-    @property
-    def release(self) -> Release | None:
-        """The sum as an accountant sees it, None without noise."""
-        if self.mechanism == "none":
-            return None
-        return Release(self.mechanism, self.noise_multiplier, self.l2_steps, self.size)
-
-
 def check_device(
-    past: Sequence[Participation], coming: Participation, *, max_epsilon: float, delta: float = 1e-6
+    past: Sequence[Release | None], coming: Release | None, *, max_epsilon: float, delta: float = 1e-6
 ) -> float:
     """Return a device's total loss after one more sum, by its own count.
 
-    Raises BudgetExceededError if that exceeds the owner's limit; a sum without noise always does. `past` is every
-    update that left the device since the limit was set, whether the attempt succeeded or not: it trusts no
-    coordinator's ledger. The figure holds as far as the noise was really added (with central_gaussian that is the
+    Raises BudgetExceededError if that exceeds the owner's limit; a sum without noise (None) always does. `past` is
+    every masked update that left the device since the limit was set, whether the attempt succeeded or not: it trusts
+    no coordinator's ledger. The figure holds as far as the noise was really added (with central_gaussian that is the
     coordinator's word).
     """
-    releases = [participation.release for participation in (*past, coming)]
-    noised = [(release, 1) for release in releases if release is not None]
-    epsilon = epsilon_rdp(noised, delta) if len(noised) == len(releases) else math.inf
+    noised = [(release, 1) for release in (*past, coming) if release is not None]
+    epsilon = epsilon_rdp(noised, delta) if len(noised) == len(past) + 1 else math.inf
     if epsilon > max_epsilon:
         told = f"epsilon {epsilon:.4g} at delta {delta:g}" if math.isfinite(epsilon) else "more than any epsilon bounds"
         raise BudgetExceededError(

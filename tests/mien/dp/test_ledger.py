@@ -15,7 +15,6 @@ from mien.dp.ledger import (
     Event,
     Ledger,
     Opening,
-    Participation,
     check_device,
     may_take_part,
     most_apart,
@@ -191,15 +190,14 @@ def test_caps_of_one_device() -> None:
 
 
 def test_a_device_keeps_its_own_count() -> None:
-    one = Participation.of(RELEASE)
-    total = check_device([one, one], one, max_epsilon=8.0, delta=1e-5)
+    total = check_device([RELEASE, RELEASE], RELEASE, max_epsilon=8.0, delta=1e-5)
     assert total == pytest.approx(epsilon_rdp([(RELEASE, 3)], 1e-5))
     with pytest.raises(BudgetExceededError, match="owner's limit is 4"):
-        check_device([one, one], one, max_epsilon=4.0, delta=1e-5)
+        check_device([RELEASE, RELEASE], RELEASE, max_epsilon=4.0, delta=1e-5)
 
 
 def test_a_sum_without_noise_exceeds_every_limit() -> None:
     with pytest.raises(BudgetExceededError, match="more than any epsilon"):
-        check_device([], Participation.of(None), max_epsilon=1000.0)
+        check_device([], None, max_epsilon=1000.0)
     with pytest.raises(BudgetExceededError):
-        check_device([Participation()], Participation.of(RELEASE), max_epsilon=1000.0)
+        check_device([None], RELEASE, max_epsilon=1000.0)
