@@ -25,6 +25,7 @@ import json
 import re
 import shlex
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,14 @@ from mien.shell.settings import value_of
 from simulation.faces.sources import data_sha256
 from simulation.runs.experiment import Column, Experiment, Job, Results, Row, Table, read_results
 from simulation.runs.pool import run_all
-from simulation.runs.records import num_rounds, only_writer, refuse_others, settings_sha256
+from simulation.runs.records import (
+    RunFolder,
+    num_rounds,
+    only_writer,
+    read_json,
+    refuse_others,
+    settings_sha256,
+)
 from simulation.runs.spec import RunSpec, from_data, load_data, with_changes
 
 STATE: Final = "sweep.json"
@@ -106,8 +114,8 @@ def make_sweep(
         for named, changes in cases
         for values in itertools.product(*axes.values())
     ]
-    names = [row.name for row in rows]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    names = Counter(row.name for row in rows)
+    if twice := sorted(name for name, times in names.items() if times > 1):
         raise ConfigError(f"two settings of the sweep are named {twice[0]!r}; give each case a name of its own")
     paper_columns = _texts(table.get("paper_columns", []), "sweep.paper_columns")
     return _experiment(data, rows, chosen, paper_columns)
@@ -257,7 +265,6 @@ def _experiment(
 def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None) -> dict[str, Any]:
     """Return the figures of one run, made or taken up again in its folder below `runs`, its rounds also in `events`."""
     from simulation.runs.export import TensorBoard
-    from simulation.runs.records import RunFolder
     from simulation.runs.run import run_experiment
 
     spec = from_mapping(RunSpec, job.settings["experiment"])
@@ -410,8 +417,6 @@ def _read_state(out: Path) -> dict[str, Any]:
 
 def _check_same(sweep: Experiment, out: Path) -> None:
     """Raise AlreadyExistsError where `out` holds runs of another experiment, of other faces, or of other settings."""
-    from simulation.runs.records import read_json
-
     another = "and they are not mixed; name a new folder with --out"
     refuse_others(out, but=STATE)
     if (out / STATE).is_file():
