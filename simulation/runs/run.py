@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ from mien.shell.doing import doing
 from mien.shell.files import make_folder, write_atomically
 from mien.specs import ModelSpec
 from simulation.engines.choice import InWorker, Place, choose, device, opened
-from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, check_runnable, rounds
+from simulation.engines.engine import Cohort, PublicFaces, RoundRecord, Step, check_runnable, rounds
 from simulation.engines.runtimes import OncePerRound, PublicOnly
 from simulation.engines.sums import EpsilonSpent, cohort_sum, epsilon_spent
 from simulation.faces.features import kept_features
@@ -95,9 +95,8 @@ def _run(
     spent = Spent()
     with doing("Dealing the faces to the phones, and reading the model"):
         plan = make_plan(spec, lambda source: counts_of(source, root))
-        model, task = model_of(spec.model, root), spec.task
+        model = model_of(spec.model, root)
         part, private = check_start(plan, model, on)
-    is_federated = spec.is_federated
     faces = read_faces(plan, model.spec, root)
     state, cohort, done = run.load(faces.cohort) or (None, faces.cohort, 0)
     if resume:
@@ -110,6 +109,7 @@ def _run(
     cache = kept_features(model.spec.input, model.spec.backbone)
     trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
     runtime = TorchRuntime(trained_spec, model.layout, cache=cache, device=on, precision=spec.precision)
+    begun = _Begun(run, plan, model, part, private, faces, runtime, spent, tell)
     with doing("Measuring the model before training"):
         before = measured(comparisons(runtime, model.theta, faces), spec.evaluation)
     tell(f"before training: EER {before.eer:.2%} on {faces.num_test_people} people")
@@ -118,86 +118,132 @@ def _run(
     for caution in _cautions(plan):
         tell(f"warning: {caution}")
     spent.note("before")
-    theta, between = _pretrained(run, plan, model, faces, runtime, part, tell)
+    theta, between = _pretrained(begun)
     spent.note("pretraining")
     # 3. Rounds, from the last finished one.
-    warnings = list(dict.fromkeys(kept["warning"] for kept in run.records() if "warning" in kept))
-    state = state or (find_method(task.method).server_start(task, part, theta) if is_federated else ServerState(theta))
-    in_worker = InWorker(trained_spec, model.layout, task, part, spec.sums, spec.precision)
+    task = spec.task
+    start = find_method(task.method).server_start(task, part, theta) if spec.is_federated else ServerState(theta)
     place = Place(functools.partial(open_cohort, spec, root.resolve()), address)
-    with contextlib.ExitStack() as stack:
-        if is_federated:
-            trainer = _trainer(spec, runtime)
-            choice = stack.enter_context(opened(spec.engine, trainer, task, part, in_worker, place, spec.sums))
-            engine_name, reason = choice.engine.name, choice.reason
-            dim = model.spec.input.dim
-            steps = rounds(task, part, dim, state, cohort, choice.engine, first=done + 1, sums=spec.sums)
-            tell(str(choice))
-        else:
-            engine_name, reason = spec.trains_by, "everybody's faces are in one place"
-            steps = central.rounds(plan, faces.reader, runtime, part, state, cohort, first=done + 1)
-            tell(f"system {spec.system}: {reason}")
-        times = [time.monotonic()]
-        for step in steps if spec.num_rounds else ():
-            state, cohort = step.state, step.cohort
-            record = {
-                **_round_record(step.record, with_losses=private is None),
-                "engine": engine_name,
-                **spent.note("rounds"),
-            }
-            if is_federated and step.record.round == 1 and (capped := _capped(plan, step.record)):
-                record.setdefault("warning", capped)
-            if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
-                record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
-                spent.note("after")
-            run.save(step, record)
-            times.append(time.monotonic())
-            tell(_line(record, task.rounds, seconds_left(times, task.rounds - step.record.round)))
-            if (warning := record.get("warning")) and warning not in warnings:
-                warnings.append(warning)
-                tell(f"warning: round {record['round']}: {warning}")
-            after_round(record, task.rounds)
+    state, cohort, engine = _trained(begun, state or start, cohort, done, place, after_round)
     # 4. The model after training.
     with doing("Measuring the trained model"):
         after = measured(comparisons(runtime, state.theta, faces), spec.evaluation)
+    shown = _shown(begun, state, cohort, between)
+    spent.note("after")
+    trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
+    if not (run.model / "model.json").exists():
+        write_model(trained, run.model)
+    found = _evaluation(plan, model, trained, before, after, faces)
+    ran = {**to_mapping(run.journal.header()), "engine": {**engine, "device": on}}
+    timed = {"cpu_s": spent.cpu_s, "wall_s": spent.wall_s}
+    write_atomically(run.evaluation, to_json({**found, **shown, "run": {**ran, **timed}}))
+    run.finish()
+    return read_json(run.evaluation)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A run that has begun: its folder, who holds what, the model, what trains and measures it, and whom it tells."""
+
+    run: RunFolder
+    plan: Plan
+    model: Model
+    part: ParameterPart
+    private: EpsilonSpent | None
+    faces: Faces
+    runtime: TorchRuntime
+    spent: Spent
+    tell: Callable[[str], None]
+
+    @property
+    def spec(self) -> RunSpec:
+        """The run's specification."""
+        return self.plan.spec
+
+    def warnings(self) -> list[str]:
+        """Return what the records of its rounds so far warn of, each once and in order."""
+        return list(dict.fromkeys(kept["warning"] for kept in self.run.records() if "warning" in kept))
+
+
+def _trained(
+    begun: _Begun,
+    state: ServerState,
+    cohort: Cohort,
+    done: int,
+    place: Place,
+    after_round: Callable[[Mapping[str, Any], int], None],
+) -> tuple[ServerState, Cohort, dict[str, Any]]:
+    """Return the server's state and the phones after all rounds behind the `done` ones, and what ran them, and why.
+
+    Each round is recorded and told as soon as it is over.
+    """
+    spec, plan, faces, runtime = begun.spec, begun.plan, begun.faces, begun.runtime
+    told, times, num_rounds = begun.warnings(), [time.monotonic()], spec.task.rounds
+    with _steps(begun, state, cohort, done, place) as (name, reason, steps):
+        for step in steps if spec.num_rounds else ():
+            state, cohort = step.state, step.cohort
+            lines = _round_record(step.record, with_losses=begun.private is None)
+            record = {**lines, "engine": name, **begun.spent.note("rounds")}
+            if spec.is_federated and step.record.round == 1 and (capped := _capped(plan, step.record)):
+                record.setdefault("warning", capped)
+            if spec.evaluation.every and step.record.round % spec.evaluation.every == 0:
+                record["eer"] = eer_of(comparisons(runtime, state.theta, faces))
+                begun.spent.note("after")
+            begun.run.save(step, record)
+            times.append(time.monotonic())
+            begun.tell(_line(record, num_rounds, seconds_left(times, num_rounds - step.record.round)))
+            if (warning := record.get("warning")) and warning not in told:
+                told.append(warning)
+                begun.tell(f"warning: round {record['round']}: {warning}")
+            after_round(record, num_rounds)
+    inner = sorted({worker for record in begun.run.records() for worker in record.get("workers", ())})
+    return state, cohort, {"name": name, "reason": reason, **({"workers": inner} if inner else {})}
+
+
+@contextlib.contextmanager
+def _steps(
+    begun: _Begun, state: ServerState, cohort: Cohort, done: int, place: Place
+) -> Iterator[tuple[str, str, Iterator[Step]]]:
+    """Give what trains, why, and the rounds behind the `done` ones, which are run as they are asked for."""
+    spec, plan, part, runtime, model = begun.spec, begun.plan, begun.part, begun.runtime, begun.model
+    if not spec.is_federated:
+        reason = "everybody's faces are in one place"
+        begun.tell(f"system {spec.system}: {reason}")
+        steps = central.rounds(plan, begun.faces.reader, runtime, part, state, cohort, first=done + 1)
+        yield spec.trains_by, reason, steps
+        return
+    trained_spec = dataclasses.replace(model.spec, trainable=tuple(part.names))
+    in_worker = InWorker(trained_spec, model.layout, spec.task, part, spec.sums, spec.precision)
+    trainer = _trainer(spec, runtime)
+    with opened(spec.engine, trainer, spec.task, part, in_worker, place, spec.sums) as choice:
+        begun.tell(str(choice))
+        dim = model.spec.input.dim
+        steps = rounds(spec.task, part, dim, state, cohort, choice.engine, first=done + 1, sums=spec.sums)
+        yield choice.engine.name, choice.reason, steps
+
+
+def _shown(begun: _Begun, state: ServerState, cohort: Cohort, between: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what the evaluation shows besides the two models' figures; `between` is of the pre-trained one."""
+    spec, plan, faces, runtime = begun.spec, begun.plan, begun.faces, begun.runtime
+    warnings = begun.warnings()
     shown: dict[str, Any] = {"warnings": warnings} if warnings else {}
     if between is not None:
         shown["pretrained"] = between
     shown |= {"angles": class_angles(state, cohort), "map": _map(spec, runtime, state.theta, faces)}
     if clusters := _cluster_figures(plan, cohort, faces.clients):
         shown["clusters"] = clusters
-        tell(
+        begun.tell(
             f"clusters of {clusters['clients']:.0f} clients without labels: {clusters['precision']:.1%} of pairs "
             f"of pictures in one are of one person, {clusters['recall']:.1%} of a person's pairs are in one"
         )
-    if private is not None:
-        shown["privacy"] = dataclasses.asdict(private)
+    if begun.private is not None:
+        shown["privacy"] = dataclasses.asdict(begun.private)
     if spec.personal is not None:
         shown["personal"] = measured_personally(
-            plan, state, cohort, part, OncePerRound(runtime), faces.clients, faces.reader
+            plan, state, cohort, begun.part, OncePerRound(runtime), faces.clients, faces.reader
         )
-        tell(_personal_line(shown["personal"], spec))
-    spent.note("after")
-    trained = Model(dataclasses.replace(model.spec, thresholds=()), model.layout, state.theta)
-    if not (run.model / "model.json").exists():
-        write_model(trained, run.model)
-    found = _evaluation(plan, model, trained, before, after, faces)
-    inner = sorted({name for record in run.records() for name in record.get("workers", ())})
-    engine = {
-        "name": engine_name,
-        "reason": reason,
-        **({"workers": inner} if inner else {}),
-        "device": on,
-    }
-    provenance_of_run = {
-        **to_mapping(run.journal.header()),
-        "engine": engine,
-        "cpu_s": spent.cpu_s,
-        "wall_s": spent.wall_s,
-    }
-    write_atomically(run.evaluation, to_json({**found, **shown, "run": provenance_of_run}))
-    run.finish()
-    return read_json(run.evaluation)
+        begun.tell(_personal_line(shown["personal"], spec))
+    return shown
 
 
 def check_start(plan: Plan, model: Model, on: DeviceName) -> tuple[ParameterPart, EpsilonSpent | None]:
@@ -283,27 +329,20 @@ def _cluster_figures(plan: Plan, cohort: Cohort, clients: ClientFaces) -> dict[s
     }
 
 
-def _pretrained(
-    run: RunFolder,
-    plan: Plan,
-    model: Model,
-    faces: Faces,
-    runtime: TorchRuntime,
-    part: ParameterPart,
-    tell: Callable[[str], None],
-) -> tuple[Vector, dict[str, Any] | None]:
+def _pretrained(begun: _Begun) -> tuple[Vector, dict[str, Any] | None]:
     """Return the parameters that rounds start from, and how good they are where a training came before all else.
 
     A run that goes on finds them in its folder.
     """
+    run, plan, model, faces, runtime = begun.run, begun.plan, begun.model, begun.faces, begun.runtime
     if plan.spec.central is None or plan.spec.central.pretrain is None:
         return model.theta, None
     if not (run.pretrained / "model.json").exists():
-        theta = central.pretrained(plan, faces.reader, runtime, part, model.theta)
+        theta = central.pretrained(plan, faces.reader, runtime, begun.part, model.theta)
         write_model(Model(dataclasses.replace(model.spec, thresholds=()), model.layout, theta), run.pretrained)
     theta = read_model(run.pretrained).theta
     found = measured(comparisons(runtime, theta, faces), plan.spec.evaluation)
-    tell(f"after pre-training: EER {found.eer:.2%}")
+    begun.tell(f"after pre-training: EER {found.eer:.2%}")
     return theta, {"model_id": model_id(model.layout.sha256, theta), **dataclasses.asdict(found)}
 
 
