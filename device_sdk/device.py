@@ -894,8 +894,12 @@ class Device:
                     last_address=self.gallery.owner_address,
                     on_moved=self.gallery.note_owner_address,
                 )
+                try:
+                    another.hello()
+                except MienError:
+                    another.close()
+                    raise
                 opened.append(another)
-                opened[-1].hello()
                 if self.gallery.revoked_unix_s is not None:
                     self.gallery.note_revoked(None)
             if (stays_out := self.gallery.stays_out) is not None:
