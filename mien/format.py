@@ -87,6 +87,6 @@ def fraction(part: int, whole: int) -> str:
     return f"{count(part)} of {count(whole)}"
 
 
-def grouped(text: str, width: int = 4) -> str:
+def grouped(text: str) -> str:
     """Return text in groups, so that the eye keeps its place when people compare it: 0123 4567 89ab."""
-    return " ".join(text[at : at + width] for at in range(0, len(text), width))
+    return " ".join(text[at : at + 4] for at in range(0, len(text), 4))

@@ -232,20 +232,16 @@ def issue_operator_leaf(
     return _issue_with_key(authority, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
 
 
-def issue_replica_leaf(
-    authority: Authority, replica_id: str, now: datetime, lifetime: timedelta = SERVER_LIFETIME
-) -> Credentials:
+def issue_replica_leaf(authority: Authority, replica_id: str, now: datetime) -> Credentials:
     """Return the credentials of one replica of a coordinator for the others; they open no service but theirs."""
     names = _uri_names(_REPLICA_PREFIX + check_name(replica_id))
-    return _issue_with_key(authority, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+    return _issue_with_key(authority, names, ExtendedKeyUsageOID.CLIENT_AUTH, now, SERVER_LIFETIME)
 
 
-def issue_operator_leaf_for_csr(
-    authority: Authority, csr: bytes, name: str, now: datetime, lifetime: timedelta = OPERATOR_LIFETIME
-) -> x509.Certificate:
+def issue_operator_leaf_for_csr(authority: Authority, csr: bytes, name: str, now: datetime) -> x509.Certificate:
     """Return an operator's certificate for a key that stays where it was made; `csr` is PEM or DER."""
     names = _uri_names(_OPERATOR_PREFIX + check_name(name))
-    return _issue_leaf(authority, csr_public_key(csr), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, lifetime)
+    return _issue_leaf(authority, csr_public_key(csr), names, ExtendedKeyUsageOID.CLIENT_AUTH, now, OPERATOR_LIFETIME)
 
 
 def issue_device_leaf(
@@ -355,13 +351,7 @@ def _named_identity(
 # Revocation
 
 
-def build_crl(
-    authority: Authority,
-    revocations: Iterable[Revocation],
-    number: int,
-    now: datetime,
-    lifetime: timedelta = CRL_LIFETIME,
-) -> bytes:
+def build_crl(authority: Authority, revocations: Iterable[Revocation], number: int, now: datetime) -> bytes:
     """Return a signed X.509 revocation list (DER); `number` has to grow from list to list."""
     # Given as one list: adding entries one by one copies the list each time.
     entries = [
@@ -372,7 +362,7 @@ def build_crl(
         x509.CertificateRevocationListBuilder(revoked_certificates=entries)
         .issuer_name(authority.certificate.subject)
         .last_update(_whole_seconds(now))
-        .next_update(_whole_seconds(now + lifetime))
+        .next_update(_whole_seconds(now + CRL_LIFETIME))
         .add_extension(x509.CRLNumber(number), critical=False)
         .add_extension(_authority_key_identifier(authority.certificate), critical=False)
     )

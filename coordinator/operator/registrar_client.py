@@ -148,25 +148,23 @@ async def cosign(
     address: str,
     registrar_ca: x509.Certificate,
     request: registrar_pb2.CosignRequest,
-    *,
-    timeout_s: float = TIMEOUT_S,
 ) -> registrar_pb2.CosignReply:
     """Return the registrar's answer to a checkpoint of the coordinator's log; raises TransparencyError for another."""
     ca_pem = pki.to_pem(registrar_ca)
     tls = grpc.ssl_channel_credentials(ca_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
-        return await _answer(stub.Cosign(request, timeout=timeout_s), _Address(address), ca_pem)
+        return await _answer(stub.Cosign(request, timeout=TIMEOUT_S), _Address(address), ca_pem)
 
 
-async def hello(address: str, registrar_ca: x509.Certificate, *, timeout_s: float = TIMEOUT_S) -> common_pb2.HelloReply:
+async def hello(address: str, registrar_ca: x509.Certificate) -> common_pb2.HelloReply:
     """Return a registrar's greeting: protocol version, software and clock; raises VersionError without a common one."""
     ca_pem = pki.to_pem(registrar_ca)
     tls = grpc.ssl_channel_credentials(ca_pem)
     async with _channel(address, tls, MAX_MESSAGE_BYTES) as channel:
         stub = registrar_pb2_grpc.RegistrarStub(channel)
         request = common_pb2.HelloRequest(protocol_versions=PROTOCOL_VERSIONS)
-        return await _answer(stub.Hello(request, timeout=timeout_s), _Address(address), ca_pem)
+        return await _answer(stub.Hello(request, timeout=TIMEOUT_S), _Address(address), ca_pem)
 
 
 def _channel(address: str, tls: grpc.ChannelCredentials, max_message_bytes: int) -> grpc.aio.Channel:

@@ -92,8 +92,7 @@ class Registry:
     """The registrar's decisions over one store and one authority.
 
     `clock` returns the time with its zone. `coordinator_ca` returns the coordinator's public certificate, or raises
-    ConfigError while none is trusted. `new_token` makes a token of at least 128 random bits. `policy` is what hardware
-    has to attest of a key.
+    ConfigError while none is trusted. `policy` is what hardware has to attest of a key.
     """
 
     def __init__(
@@ -103,7 +102,6 @@ class Registry:
         config: RegistrarConfig,
         coordinator_ca: Callable[[], x509.Certificate],
         clock: Callable[[], datetime],
-        new_token: Callable[[], str] = lambda: secret_text(32),
         policy: Policy | None = None,
     ) -> None:
         self._store = store
@@ -111,7 +109,6 @@ class Registry:
         self._config = config
         self._coordinator_ca = coordinator_ca
         self._clock = clock
-        self._new_token = new_token
         self._policy = policy
         self._crl: _SignedList | None = None
         self._counted = (clock(), 0)
@@ -126,7 +123,7 @@ class Registry:
         valid_s = valid_s or self._config.invite_valid_s
         if valid_s > MAX_INVITE_S:
             raise ConfigError(f"an invite of {valid_s} s is too long; the limit is {MAX_INVITE_S} s (30 days)")
-        coordinator_ca, token, now = self._coordinator_ca(), self._new_token(), self._now_s()
+        coordinator_ca, token, now = self._coordinator_ca(), secret_text(32), self._now_s()
         record = InviteRecord(token_hash(token), population, _checked_text(note, "note"), now, now + valid_s)
         with self._store.begin() as transaction:
             left = self._config.invites_per_day - transaction.invites_since(now - _DAY_S)

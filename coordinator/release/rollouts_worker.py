@@ -59,10 +59,9 @@ class RollOutKeeper:
         release_key: str,
         *,
         leads: Callable[[PopulationId], bool] = lambda _population: True,
-        retry_s: float = _RETRY_S,
     ) -> None:
         """`leads` says whose roll-outs this coordinator looks after, by population, where there are several."""
-        self._engine, self._stores, self._release_key, self._retry_s = engine, stores, release_key, retry_s
+        self._engine, self._stores, self._release_key = engine, stores, release_key
         self._leads = leads
 
     async def run(self) -> None:
@@ -72,7 +71,7 @@ class RollOutKeeper:
             (has_failed,) = await asyncio.gather(self._look_after_all(), return_exceptions=True)
             if isinstance(has_failed, BaseException):
                 log_failure("roll-out", has_failed, model="all")
-            await asyncio.sleep(self._retry_s if has_failed else _PAUSE_S)
+            await asyncio.sleep(_RETRY_S if has_failed else _PAUSE_S)
             if not has_failed:
                 await self._engine.changed.after(count, _LOOK_S)
 

@@ -53,13 +53,12 @@ class Keeper:
         store: FencedStore,
         *,
         lease_s: float,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`thread` is the registry's own: a lease must not wait behind other transactions."""
         self._registry, self._thread, self._store = registry, thread, store
         self._tasks: Engine | None = None
         self._is_retiring = False
-        self._lease_s, self._monotonic = lease_s, monotonic
+        self._lease_s = lease_s
         self._ready: set[PopulationId] = set()
         self._changes: dict[PopulationId, asyncio.Task[None]] = {}
         self._valid_until, self._looked_at = 0.0, 0.0
@@ -97,7 +96,7 @@ class Keeper:
         """
         if self.owns(population):
             return Owner(self.replica_id, None)
-        is_old = self._monotonic() - self._looked_at > min(_LOOK_S, self._lease_s)
+        is_old = time.monotonic() - self._looked_at > min(_LOOK_S, self._lease_s)
         if population not in self.view.owners and (is_sure or is_old):
             self._saw(await self._thread.run(self._registry.look))
         replica_id = self.view.owners.get(population)
@@ -122,7 +121,7 @@ class Keeper:
 
     def check(self) -> None:
         """Raise UnreachableError unless this replica was heard of within the time of a lease."""
-        if self._monotonic() > self._valid_until:
+        if time.monotonic() > self._valid_until:
             raise UnreachableError("the other replicas have not heard of this one; it cannot reach the database")
 
     # Life
@@ -168,12 +167,12 @@ class Keeper:
 
     async def _beat(self) -> None:
         """Be heard of, and do what the answer asks for; without one, let all go once the leases may have run out."""
-        began = self._monotonic()
+        began = time.monotonic()
         try:
             async with asyncio.timeout(max(self._valid_until - began, self._lease_s / _BEATS)):
                 view = await self._thread.run(self._registry.beat, takes=not self._is_retiring)
         except (MienError, TimeoutError) as error:
-            if self._monotonic() >= self._valid_until and self._store.held:
+            if time.monotonic() >= self._valid_until and self._store.held:
                 reason = error.message if isinstance(error, MienError) else "the database does not answer"
                 _LOG.error("leases may have run out; tasks are let go", reason=reason)
                 for population in list(self._store.held):
@@ -183,7 +182,7 @@ class Keeper:
         self._follow(view)
 
     def _saw(self, view: View) -> None:
-        self.view, self._looked_at = view, self._monotonic()
+        self.view, self._looked_at = view, time.monotonic()
         for told in self.on_view:
             told(view)
 

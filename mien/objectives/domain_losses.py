@@ -7,7 +7,6 @@ Suffixes of tensors: B batch, S source rows, T target rows, D embedding, H hidde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -20,7 +19,7 @@ FACTORS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 """Bandwidths of the kernels, as multiples of the mean squared distance within the batch."""
 
 
-def multi_kernel_mmd(source_SD: Tensor, target_TD: Tensor, factors: Sequence[float] = FACTORS) -> Tensor:
+def multi_kernel_mmd(source_SD: Tensor, target_TD: Tensor) -> Tensor:
     """Return the squared MMD of two samples under the mean of Gaussian kernels exp(-||x - y||^2 / (factor * v)).
 
     v is the mean squared distance over all pairs of different rows of both samples, and carries no gradient. The
@@ -36,7 +35,7 @@ def multi_kernel_mmd(source_SD: Tensor, target_TD: Tensor, factors: Sequence[flo
     squared_BB = torch.cdist(both_BD, both_BD, compute_mode="donot_use_mm_for_euclid_dist").square()
     num = len(both_BD)
     bandwidth = (squared_BB.detach().sum() / (num * (num - 1))).clamp(min=1e-12)
-    kernel_BB = torch.stack([torch.exp(-squared_BB / (factor * bandwidth)) for factor in factors]).mean(0)
+    kernel_BB = torch.stack([torch.exp(-squared_BB / (factor * bandwidth)) for factor in FACTORS]).mean(0)
     within = kernel_BB[:num_source, :num_source].mean() + kernel_BB[num_source:, num_source:].mean()
     mmd: Tensor = within - 2 * kernel_BB[:num_source, num_source:].mean()
     return mmd

@@ -20,7 +20,7 @@ def mask_secrets(_logger: object, _name: str, event: MutableMapping[str, Any]) -
     return event
 
 
-def configure(*, as_json: bool, level: int = logging.INFO) -> None:
+def configure(*, as_json: bool) -> None:
     """Set up logging to stderr for a program."""
     import structlog  # a fifth of the start of a command that logs nothing
 
@@ -36,7 +36,7 @@ def configure(*, as_json: bool, level: int = logging.INFO) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )

@@ -95,14 +95,14 @@ def small(size: str, *, clients: int, images: int = 5, steps: int = 1, momentum:
     return replace(_case(size, backbone, ("top.*",), clients, images, steps), momentum=momentum)
 
 
-def face_network(name: str, *, clients: int, images: int = 20, steps: int = 1) -> Case:
+def face_network(name: str, *, clients: int, images: int = 20) -> Case:
     """Return a recogniser of real size, trained whole."""
-    return _case(name, build_backbone(name, dim=DIM), ("*",), clients, images, steps)
+    return _case(name, build_backbone(name, dim=DIM), ("*",), clients, images, steps=1)
 
 
-def small_network(*, clients: int, images: int = 32, steps: int = 4) -> Case:
+def small_network(*, clients: int) -> Case:
     """Return the convolutional network of studies from the first layer on, with all of it trained."""
-    return _case("small", build_small_network(FaceInputSpec(dim=DIM)), TRAINED, clients, images, steps)
+    return _case("small", build_small_network(FaceInputSpec(dim=DIM)), TRAINED, clients, images=32, steps=4)
 
 
 def _case(name: str, backbone: Backbone, patterns: tuple[str, ...], clients: int, images: int, steps: int) -> Case:

@@ -199,8 +199,7 @@ class FeatureBlocks:
     in the runtime's own cache. Without a trunk there is nothing to remember.
     """
 
-    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
-        self._kept_bytes = kept_bytes
+    def __init__(self) -> None:
         self._size_bytes = 0
         self._trunk_id = b""
         self._kept: OrderedDict[int, tuple[weakref.ref[Crops], Rows]] = OrderedDict()
@@ -241,7 +240,7 @@ class FeatureBlocks:
         address = id(crops)
         self._kept[address] = (weakref.ref(crops, lambda _: self._forget(address)), rows)
         self._size_bytes += rows.num_bytes
-        while self._size_bytes > self._kept_bytes:
+        while self._size_bytes > KEPT_BYTES:
             self._forget(next(iter(self._kept)))
 
     def _forget(self, address: int) -> None:

@@ -144,11 +144,9 @@ class ClusterEngine:
         *,
         open_cohort: OpenCohort | None = None,
         per_shard: int = PER_SHARD,
-        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         self.runtime = runtime
         self._per_shard = per_shard
-        self._start_timeout_s = start_timeout_s
         self._sends_faces = open_cohort is None
         self._key = secret_bytes(32)
         self._seal = Seal(self._key)
@@ -180,9 +178,9 @@ class ClusterEngine:
         for _ in range(MOST_LOSSES):
             (seat, *_) = self.seats(1)
             try:
-                words = str(_answer(seat.actor.ready.remote(), self._start_timeout_s))
+                words = str(_answer(seat.actor.ready.remote(), START_TIMEOUT_S))
             except GetTimeoutError as error:
-                raise _none_ready(self._start_timeout_s) from error
+                raise _none_ready() from error
             except RayError as error:
                 if raised_at_start(error):
                     raise does_not_start(error) from error
@@ -246,11 +244,6 @@ class ClusterEngine:
         result: RoundResult = self._seal.open(sealed, "result")
         return result
 
-    @property
-    def start_timeout_s(self) -> float:
-        """Time that is waited while no worker works."""
-        return self._start_timeout_s
-
     def _new_seat(self) -> _Seat:
         needs = {"num_gpus": 1, "num_cpus": 0} if _resources().get("GPU", 0) >= 1 else {"num_cpus": 1}
         options = self._actor.options(**needs, max_restarts=0, max_task_retries=0)
@@ -277,9 +270,9 @@ class _Round:
             while self._idle and self._waiting:
                 self._start(self._idle.pop(), self._waiting.popleft())
             works = any(shard is not None for _, shard in self._running.values())
-            done, _ = ray.wait(list(self._running), timeout=None if works else self._engine.start_timeout_s)
+            done, _ = ray.wait(list(self._running), timeout=None if works else START_TIMEOUT_S)
             if not done:
-                raise _none_ready(self._engine.start_timeout_s)
+                raise _none_ready()
             for ref in done:
                 self._finish(ref)
         return [self._results[i] for i in range(len(self._shards))]
@@ -335,8 +328,8 @@ def _answer(ref: Any, timeout_s: float | None = None) -> Any:
         raise
 
 
-def _none_ready(timeout_s: float) -> UnavailableError:
-    return UnavailableError(f"no worker of the cluster was ready within {timeout_s:.0f} s; see `ray status`")
+def _none_ready() -> UnavailableError:
+    return UnavailableError(f"no worker of the cluster was ready within {START_TIMEOUT_S:.0f} s; see `ray status`")
 
 
 def _lost_too_many(error: RayError) -> UnavailableError:

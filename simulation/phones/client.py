@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from device_sdk.server.client import Assignment, ClientSettings, CoordinatorClient, StageEvent
+from device_sdk.server.client import Assignment, CoordinatorClient, StageEvent
 from device_sdk.server.identity import Identity
 from device_sdk.server.offers import Progress
 from device_sdk.server.rpc import Hello
@@ -84,10 +84,9 @@ class MeteredClient(CoordinatorClient):
         notes: Notes,
         faults: Faults,
         working: threading.Semaphore,
-        settings: ClientSettings | None = None,
     ) -> None:
         """`working` is taken while this phone works out an answer."""
-        super().__init__(identity, clock, chance, settings)
+        super().__init__(identity, clock, chance)
         self._notes, self._faults, self._chance = notes, faults, chance
         self._turn = _Turn(working)
         self._vanishes_at: Stage | None = None

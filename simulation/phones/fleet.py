@@ -206,16 +206,10 @@ class EmulatedPhone:
 class PhoneFleet:
     """A process's phones, joined and run together; use it in a `with` block, which ends them all."""
 
-    def __init__(
-        self,
-        folder: Path,
-        options: FleetOptions,
-        *,
-        runtime: Callable[[Model], Runtime] | None = None,
-    ) -> None:
-        """Keep the shared models in `folder`; `runtime` makes the runtime in the usual one's place."""
-        load = (lambda model: ReplayRuntime(model.spec.input.dim)) if options.replays else runtime
+    def __init__(self, folder: Path, options: FleetOptions) -> None:
+        """Keep the shared models in `folder`."""
         clock = StoppableClock()
+        load = (lambda model: ReplayRuntime(model.spec.input.dim)) if options.replays else None
         self._runtimes = SharedRuntimes(load)
         self.shared = Shared(
             SharedModels(ModelStore(folder)),

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 
-def resident_bytes(pid: int | str = "self") -> int:
-    """Return the memory that a process holds now; 0 where the system does not tell."""
-    return _status(pid, "VmRSS")
+def resident_bytes() -> int:
+    """Return the memory that this process holds now; 0 where the system does not tell."""
+    return _status("self", "VmRSS")
 
 
 def peak_bytes(pid: int | str = "self") -> int:

@@ -131,9 +131,9 @@ class JudgedClaim:
 
 
 @functools.cache
-def paper_claims(path: Path = CLAIMS) -> tuple[tuple[PaperClaim, ...], Mapping[str, str]]:
+def paper_claims() -> tuple[tuple[PaperClaim, ...], Mapping[str, str]]:
     """Return what the papers claim, in the order of the file, and each paper's source."""
-    papers = parse_toml(path.read_text(encoding="utf-8"), path.name)
+    papers = parse_toml(CLAIMS.read_text(encoding="utf-8"), CLAIMS.name)
     claims = [
         PaperClaim(f"{paper}.{name}", said["at"], said["text"], said.get("reason", ""), _shown(said))
         for paper, told in papers.items()

@@ -475,7 +475,7 @@ def make_plan(spec: RunSpec, count: Callable[[FacesSource], Counts], generated: 
     return Plan(spec, counts, domains, partition, generated)
 
 
-def generated_counts(source: FacesSource, seed: int = 0, *, least: int = 1) -> dict[str, int]:
+def generated_counts(source: FacesSource, *, least: int = 1) -> dict[str, int]:
     """Return a made-up list of as many identities and images as the source should have, long-tailed as web sets are.
 
     Everybody has at least `least` images, as far as there are so many. Raises NotFoundError for a source that does not
@@ -486,7 +486,7 @@ def generated_counts(source: FacesSource, seed: int = 0, *, least: int = 1) -> d
             f"there are no faces at {source.path}; name their folder with --faces, or give faces.identities and "
             "faces.images for a dry run without them"
         )
-    weights = np.exp(0.8 * np.random.default_rng(seed).standard_normal(source.identities))
+    weights = np.exp(0.8 * np.random.default_rng(0).standard_normal(source.identities))
     least = min(least, source.images // source.identities)
     spare = source.images - least * source.identities
     exact = weights / weights.sum() * spare

@@ -9,7 +9,6 @@ from typing import Any, Final
 
 from mien.errors import CorruptDataError
 
-MAX_LINES: Final = 20_000_000
 _PATH: Final = re.compile(r"[^\s/\\][^\r\n\\]*")
 
 

@@ -211,9 +211,7 @@ class Bars:
         return _svg(parts)
 
 
-def linear(
-    values: Sequence[float], *, words: Callable[[float], str] = "{:g}".format, zero: bool = False, num_ticks: int = 4
-) -> Axis:
+def linear(values: Sequence[float], *, words: Callable[[float], str] = "{:g}".format, zero: bool = False) -> Axis:
     """Return an axis with round marks that holds all values, and zero where asked for."""
     known = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(known), max(known)
@@ -221,7 +219,7 @@ def linear(
         low, high = min(low, 0.0), max(high, 0.0)
     if high - low < 1e-12:
         low, high = low - (0 if zero else 0.5), high + (1.0 if zero else 0.5)
-    step = _round_step((high - low) / num_ticks)
+    step = _round_step((high - low) / 4)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     ticks = tuple((index * step, words(index * step)) for index in range(first, last + 1))
     return Axis(first * step, last * step, ticks)
@@ -232,11 +230,11 @@ def shares() -> Axis:
     return Axis(0.0, 1.0, tuple((quarter / 4, f"{quarter * 25}\u202f%") for quarter in range(5)))
 
 
-def whole_numbers(low: int, high: int, *, num_ticks: int = 5) -> Axis:
+def whole_numbers(low: int, high: int) -> Axis:
     """Return an axis over whole numbers such as rounds."""
     if high <= low:
         return Axis(low - 1, low + 1, ((low, str(low)),))
-    step = max(1, math.ceil(_round_step((high - low) / num_ticks)))
+    step = max(1, math.ceil(_round_step((high - low) / 5)))
     marks = [low, *range((low // step + 1) * step, high - step // 2, step), high]
     return Axis(low, high, tuple((mark, str(mark)) for mark in dict.fromkeys(marks)))
 
