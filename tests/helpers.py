@@ -1,11 +1,14 @@
-"""What tests of every package need: the repository's folder, who runs them, and asynchronous stories."""
+"""What tests of every package need: the repository's folder, who runs them, asynchronous stories, a listener."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import sys
-from collections.abc import Coroutine
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,6 +36,29 @@ async def raised(call: Any) -> MienError:
     except MienError as error:
         return error
     raise AssertionError("the call was not refused")
+
+
+@contextlib.contextmanager
+def one_caller(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """Yield a port of loopback whose first caller is answered on a thread, which has ended with the block.
+
+    Nobody has to call: a client whose time ran out on a busy machine before it came to that leaves no thread behind.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):  # who called has gone, or nobody came
+                caller, _ = listener.accept()
+                with caller:
+                    answer(caller)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 def is_root() -> bool:

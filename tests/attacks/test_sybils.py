@@ -34,7 +34,7 @@ def invited(registrar: LocalRegistrar, chain_pem: bytes, key_pem: bytes) -> bool
     """Return whether credentials get an invite."""
     try:
         with registrar.operators(chain_pem, key_pem) as stub:
-            return bool(stub.CreateInvite(ASKED, timeout=20).url)
+            return bool(stub.CreateInvite(ASKED, timeout=120).url)
     except (UnreachableError, MienError):
         return False
 

@@ -89,8 +89,11 @@ def test_a_peer_that_cannot_be_had_is_told_of(tmp_path: Path, monkeypatch: pytes
     measured = Figures("0.6.0", Timed((2.0,), (1.0,)))
     assert environment.measure(PFL, [ORDER, second], timeout_s=60) == {ORDER: measured, second: broken}
     python.write_text(f"#!/bin/sh\necho '{json.dumps(figures)}'\nexec sleep 600\n")
-    late = Unavailable("it did not end within 2 s")
-    assert environment.measure(PFL, [ORDER, second], timeout_s=2) == {ORDER: measured, second: late}
+    for limit_s in (2, 20, 200):  # on a busy machine the first figures may take their time
+        found = environment.measure(PFL, [ORDER, second], timeout_s=limit_s)
+        if found[ORDER] == measured:
+            break
+    assert found == {ORDER: measured, second: Unavailable(f"it did not end within {limit_s} s")}
 
 
 def test_a_peer_finds_the_torch_of_whoever_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

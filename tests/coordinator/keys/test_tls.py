@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +13,15 @@ import pytest
 from coordinator.keys import pki
 from coordinator.keys.tls import check_tls12_is_refused
 from mien.errors import ConfigError
+from tests.helpers import one_caller
 
 AUTHORITY = pki.create_authority("coordinator", datetime.now(UTC))
+
+
+@pytest.fixture(autouse=True)
+def _however_busy_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the handshake take its time: one that runs out of it counts as refused."""
+    monkeypatch.setattr("coordinator.keys.tls._PROBE_S", 240.0)
 
 
 @contextlib.contextmanager
@@ -28,18 +33,8 @@ def mutual_tls_server(folder: Path, oldest: ssl.TLSVersion) -> Iterator[str]:
     context.verify_mode = ssl.CERT_REQUIRED
     context.minimum_version = oldest
     context.load_cert_chain(folder / "server.pem")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-
-        def serve_one() -> None:
-            raw, _ = listening.accept()
-            with raw, contextlib.suppress(OSError):
-                context.wrap_socket(raw, server_side=True).close()
-
-        thread = threading.Thread(target=serve_one)
-        thread.start()
-        yield f"127.0.0.1:{listening.getsockname()[1]}"
-        thread.join(60)
-        assert not thread.is_alive()
+    with one_caller(lambda caller: context.wrap_socket(caller, server_side=True).close()) as port:
+        yield f"127.0.0.1:{port}"
 
 
 @pytest.fixture

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from coordinator.operator.readiness import Waiting, ask_waiting
 from mien.errors import UnreachableError
+from tests.helpers import one_caller
+
+
+@pytest.fixture(autouse=True)
+def _however_busy_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the answer take its time."""
+    monkeypatch.setattr("coordinator.operator.readiness._PROBE_S", 240.0)
+
 
 GOOD = """# TYPE mien_round_devices gauge
 mien_round_devices{population="people",step="waiting",task="night"} 3.0
@@ -23,17 +30,13 @@ mien_round_devices{population="people",step="trained",task="night"} 2.0
 @contextlib.contextmanager
 def answering(answer: bytes) -> Iterator[int]:
     """Say the same to one caller, and yield the port."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def serve() -> None:
-            with server.accept()[0] as caller:
-                caller.recv(65536)
-                caller.sendall(answer)
+    def serve(caller: socket.socket) -> None:
+        caller.recv(65536)
+        caller.sendall(answer)
 
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server.getsockname()[1]
-        thread.join()
+    with one_caller(serve) as port:
+        yield port
 
 
 def http(body: str, status: str = "200 OK") -> bytes:

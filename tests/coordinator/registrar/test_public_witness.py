@@ -9,7 +9,6 @@ import json
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,7 +34,7 @@ from mien.log.checkpoints import WITNESS, NoteKey
 from mien.log.witnesses import AddCheckpoint, WitnessAddress
 from mien.shell.clock import Clock
 from mien.shell.lock import exclusive
-from tests.helpers import ROOT
+from tests.helpers import ROOT, one_caller
 from tests.mien.log.test_merkle import Tree
 from tests.mien.log.test_witnesses import LOGS, OTHER_LOG, note_of, request, signer
 
@@ -101,20 +100,15 @@ def test_a_witness_cosigns_a_log_that_grows_and_never_a_fork_also_after_a_restar
 @contextlib.contextmanager
 def answering(*pieces: bytes) -> Iterator[str]:
     """Answer one call with these bytes, a moment apart, while the block runs; yield the URL."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def answer() -> None:
-            connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):
-                connection.recv(65536)
-                for piece in pieces:
-                    connection.sendall(piece)
-                    time.sleep(0.02)
+    def answer(caller: socket.socket) -> None:
+        caller.recv(65536)
+        for piece in pieces:
+            caller.sendall(piece)
+            time.sleep(0.02)
 
-        thread = threading.Thread(target=answer)
-        thread.start()
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        thread.join()
+    with one_caller(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(

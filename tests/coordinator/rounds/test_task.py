@@ -790,8 +790,10 @@ def source(device_id: str = SOURCE) -> Caller:
 
 
 async def offer(house: Rounds, *callers: Caller) -> list[Assigned | Wait]:
-    """Have devices check in at once, and return what each is told."""
-    return list(await asyncio.gather(*(house.engine.check_in(caller, limit_s=0.2) for caller in callers)))
+    """Have devices check in at once, and return what each is told once all of them are there."""
+    for _ in range(2):
+        answers = await asyncio.gather(*(house.engine.check_in(caller, limit_s=0.0) for caller in callers))
+    return list(answers)
 
 
 def test_a_task_waits_for_its_source_says_so_and_pauses_for_no_such_wait(tmp_path: Path) -> None:

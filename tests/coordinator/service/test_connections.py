@@ -232,12 +232,22 @@ def test_files_that_are_no_sockets_are_left_alone(port: Port, tmp_path: Path) ->
     async def story() -> int:
         async with port.shares(per_address=2).kept(port.number):
             await asyncio.sleep(0)
-            return len(os.listdir("/dev/fd"))  # noqa: PTH208 - numbers, not paths
+            return sum(map(is_mine, os.listdir("/dev/fd")))  # noqa: PTH208 - numbers, not paths
 
-    with path.open("r+b") as file, contextlib.closing(socket.create_connection(("127.0.0.1", port.number), 10)):
+    def is_mine(descriptor: str) -> bool:
+        try:
+            found = os.fstat(int(descriptor))
+        except OSError:  # another thread's, or that of the list itself
+            return False
+        return (found.st_dev, found.st_ino) in mine
+
+    with path.open("r+b") as file, contextlib.closing(port.open(1, said=b"h")[0]):
+        mine = {
+            (each.st_dev, each.st_ino) for each in map(os.fstat, (file.fileno(), *(end.fileno() for end in port.ends)))
+        }
         fcntl.lockf(file, fcntl.LOCK_EX)
-        first = asyncio.run(story())
-        assert asyncio.run(story()) == first
+        assert asyncio.run(story()) == len(mine) == 3
+        assert asyncio.run(story()) == 3
         other = f"import fcntl; fcntl.lockf(open({str(path)!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         taken = subprocess.run([sys.executable, "-c", other], capture_output=True, check=False)
         assert b"BlockingIOError" in taken.stderr

@@ -23,6 +23,7 @@ from device_sdk.server.certificates import (
     to_der,
 )
 from mien.errors import CertificateError, UnreachableError
+from tests.helpers import one_caller
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 AUTHORITY = pki.create_authority("registrar", NOW)
@@ -75,16 +76,8 @@ def one_handshake(folder: Path, certificate_der: bytes, key_pem: bytes) -> Itera
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "leaf.pem", folder / "key")
 
-    def serve_once(listener: socket.socket) -> None:
-        raw, _ = listener.accept()
-        with contextlib.suppress(OSError), raw, context.wrap_socket(raw, server_side=True):
-            pass
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=serve_once, args=(listener,))
-        server.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        server.join(60)
+    with one_caller(lambda caller: context.wrap_socket(caller, server_side=True).close()) as port:
+        yield f"127.0.0.1:{port}"
 
 
 def test_a_server_with_an_unreadable_certificate_is_one_sentence(tmp_path: Path) -> None:
@@ -101,19 +94,16 @@ def a_dripping_handshake() -> Iterator[str]:
     """Yield the address of a listener that sends one caller a handshake, a byte every hundredth of a second."""
     over = threading.Event()
 
-    def drip(listener: socket.socket) -> None:
-        raw, _ = listener.accept()
-        with contextlib.suppress(OSError), raw:
-            raw.sendall(bytes.fromhex("160303100002000ffc0303"))  # a record of 4,096 bytes: at least 40 s
-            while not over.wait(0.01):
-                raw.sendall(bytes(1))
+    def drip(caller: socket.socket) -> None:
+        caller.sendall(bytes.fromhex("160303100002000ffc0303"))  # a record of 4,096 bytes: at least 40 s
+        while not over.wait(0.01):
+            caller.sendall(bytes(1))
 
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = threading.Thread(target=drip, args=(listener,))
-        server.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        over.set()
-        server.join(60)
+    with one_caller(drip) as port:
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            over.set()
 
 
 def test_a_handshake_that_drips_ends_all_the_same() -> None:

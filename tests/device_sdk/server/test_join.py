@@ -6,7 +6,6 @@ import json
 import random
 import re
 import socket
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -42,6 +41,7 @@ from simulation.testing import free_port
 from tests.coordinator.registrar.running import CONFIG, LocalRegistrar, local_registrar
 from tests.device_sdk.clocks import ShiftedClock
 from tests.device_sdk.programs import mien_device
+from tests.helpers import one_caller
 from tests.mien.secagg.cohort import make_config
 
 DAY_S = 86400.0
@@ -185,28 +185,21 @@ def test_something_else_at_the_address(
     registrar: LocalRegistrar, files: IdentityFiles, greeting: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(joining, "fetch_unverified_chain", lambda a: real(a, timeout_s=0.5))
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=_answer, args=(server, greeting))
-        thread.start()
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        error = refusal(replace(invite_of(registrar), registrar_address=address), files)
-        thread.join()
+    with one_caller(lambda caller: _answer(caller, greeting)) as port:
+        error = refusal(replace(invite_of(registrar), registrar_address=f"127.0.0.1:{port}"), files)
     assert isinstance(error, UnreachableError)
 
 
 real = joining.fetch_unverified_chain
 
 
-def _answer(server: socket.socket, greeting: bytes) -> None:
-    connection, _ = server.accept()
-    with connection:
-        connection.settimeout(60)
-        connection.recv(65536)
-        if greeting:
-            connection.sendall(greeting)
-        else:
-            # Says nothing until the other side gives up.
-            connection.recv(65536)
+def _answer(caller: socket.socket, greeting: bytes) -> None:
+    caller.recv(65536)
+    if greeting:
+        caller.sendall(greeting)
+    else:
+        # Says nothing until the other side gives up.
+        caller.recv(65536)
 
 
 def test_a_clock_a_day_behind_is_told_apart_from_a_wrong_certificate(

@@ -14,7 +14,7 @@ from mien.shell.lock import exclusive, held, lock_file
 ROOT = Path(__file__).resolve().parents[3]
 HOLD = (
     "import sys, time; from pathlib import Path; from mien.shell.lock import exclusive\n"
-    "with exclusive(Path(sys.argv[1]), program='mien-test'): print('held', flush=True); time.sleep(60)"
+    "with exclusive(Path(sys.argv[1]), program='mien-test'): print('held', flush=True); time.sleep(600)"
 )
 
 
@@ -26,7 +26,7 @@ def test_a_second_holder_is_refused_until_the_first_ends_even_by_a_kill(tmp_path
         with pytest.raises(AlreadyExistsError, match="another mien-test"), exclusive(path, program="mien-test"):
             pass
         other.kill()
-        other.wait(20)
+        other.wait()
     with exclusive(path, program="mien-test"):
         assert path.stat().st_mode & 0o777 == 0o600
 
