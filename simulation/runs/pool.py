@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -79,7 +80,7 @@ class _Worker:
             return self._pool.submit(_work, self._measure, job, target)
         before = set(multiprocessing.active_children())
         self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=end_with_parent)
-        with _one_thread():
+        with _one_thread(), _without_ctrl_c():
             begun = self._pool.submit(_work, self._measure, job, target)
         (self._process,) = set(multiprocessing.active_children()) - before
         return begun
@@ -179,6 +180,19 @@ def _one_thread() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Let processes that start in this block hear no Ctrl-C, which a terminal sends to all: who started them ends them.
+
+    One that was still importing would print where it was at.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _last_line(log: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -40,6 +41,8 @@ def measure(job: Job) -> Mapping[str, float]:
         raise KeyError("lost")
     if job.settings.get("fails") == "killed":
         os._exit(9)
+    if job.settings.get("hears"):
+        os.kill(os.getpid(), signal.SIGINT)
     return {"eer": job.settings["base"] + 0.01 * job.seed, "threads": float(os.environ["OMP_NUM_THREADS"])}
 
 
@@ -102,6 +105,14 @@ def test_runs_resume_and_failures_cost_nobody_else(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.json"))) == 6
     record = json.loads((tmp_path / changed.file_of(GOOD, 1)).read_text())
     assert (record["row"], record["seed"], record["settings"]) == ("good", 1, {"base": 0.1})
+
+
+def test_ctrl_c_is_for_the_process_that_begins_the_others(tmp_path: Path) -> None:
+    """A terminal sends it to all of them; one that heard it while it began would print a traceback."""
+    results = run_all(study(GOOD, replace(WORSE, settings={"base": 0.3, "hears": True})), tmp_path, seeds=(0,))
+    assert results.failures == ()
+    assert results.values("worse", "eer") == {0: 0.3}
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def ends(pid: int) -> bool:
