@@ -63,7 +63,8 @@ class Story:
 
     def tamper(self, statement: str, value: str) -> None:
         """Change the coordinator's database, as somebody could who broke into it."""
-        with sqlite3.connect(self.fleet.coordinator.home.folder / "coordinator.db", timeout=60) as db:
+        path = self.fleet.coordinator.home.folder / "coordinator.db"
+        with contextlib.closing(sqlite3.connect(path, timeout=60)) as db, db:
             db.execute(statement, (value,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sqlite3
@@ -146,7 +147,7 @@ def test_from_the_stick_to_the_phone_and_back(fleet: RealFleet, key: tuple[Path,
 
 
 def _tamper(fleet: RealFleet, statement: str, value: str) -> None:
-    with sqlite3.connect(fleet.coordinator.home.folder / "coordinator.db", timeout=30) as db:
+    with contextlib.closing(sqlite3.connect(fleet.coordinator.home.folder / "coordinator.db", timeout=30)) as db, db:
         db.execute(statement, (value,))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,7 +112,7 @@ def test_sign_ins_stand_in_a_chain(accounts: Accounts, tmp_path: Path) -> None:
     told = [(entry.actor, entry.action.removeprefix("dashboard.")) for entry in accounts.newest(10)[::-1]]
     assert told == [("local:0", "add"), ("alice", "sign_in"), ("alice", "sign_out"), (NOBODY, "locked")]
     assert accounts.verify() == 4
-    with sqlite3.connect(tmp_path / "dashboard.db") as other:
+    with contextlib.closing(sqlite3.connect(tmp_path / "dashboard.db")) as other, other:
         other.execute("UPDATE audit_entries SET subject = '192.0.2.9' WHERE position = 2")
     other.close()
     with pytest.raises(CorruptDataError, match="entry 2"):

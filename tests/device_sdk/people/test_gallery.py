@@ -203,7 +203,7 @@ def test_a_removed_person_leaves_nothing(gallery: Gallery, tmp_path: Path) -> No
     assert gallery.remove("ada").name == "Ada"
     gallery.settle(pending(ada.id), counted=True)
     assert [person.name for person in gallery.people()] == ["Bo"]
-    with sqlite3.connect(tmp_path / "home" / "device.db") as raw:
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "device.db")) as raw, raw:
         for table in ("persons", "templates", "crops", "states", "pending"):
             assert raw.execute(f"SELECT count(*) FROM {table} WHERE person = ?", (ada.id,)).fetchone() == (0,)
     raw.close()
@@ -401,7 +401,7 @@ def test_what_a_killed_writer_left_of_a_wiped_gallery_is_not_rolled_back_into_a_
 def test_a_gallery_of_a_newer_program_is_not_touched(tmp_path: Path, key_store: FileKeyStore) -> None:
     path = tmp_path / "home" / "device.db"
     Gallery.open(path, key_store).close()
-    with sqlite3.connect(path) as raw:
+    with contextlib.closing(sqlite3.connect(path)) as raw, raw:
         raw.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     raw.close()
     with pytest.raises(VersionError, match="upgrade"):
@@ -411,7 +411,7 @@ def test_a_gallery_of_a_newer_program_is_not_touched(tmp_path: Path, key_store: 
 def test_a_gallery_in_use_says_so(gallery: Gallery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("device_sdk.storage.vault.BUSY_TIMEOUT_S", 0.05)
     other = Gallery.open(tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys"))
-    with sqlite3.connect(tmp_path / "home" / "device.db", isolation_level=None) as raw:
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "device.db", isolation_level=None)) as raw, raw:
         raw.execute("BEGIN EXCLUSIVE")
         with pytest.raises(UnreachableError, match="in use"):
             other.people()

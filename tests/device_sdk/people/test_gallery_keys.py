@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -62,7 +63,7 @@ def test_every_record_is_sealed_anew(tmp_path: Path, gallery: Gallery) -> None:
     enroll(gallery, "Ada", 1)
 
     def sealed() -> set[bytes]:
-        with sqlite3.connect(tmp_path / "home" / "device.db") as file:
+        with contextlib.closing(sqlite3.connect(tmp_path / "home" / "device.db")) as file, file:
             return {
                 row[0]
                 for table in ("persons", "templates", "crops")
@@ -114,7 +115,7 @@ def test_wiping_destroys_whichever_key_is_in_use(tmp_path: Path, gallery: Galler
 
 def test_a_file_that_names_a_foreign_key_is_refused(tmp_path: Path, gallery: Gallery) -> None:
     gallery.close()
-    with sqlite3.connect(tmp_path / "home" / "device.db") as file:
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "device.db")) as file, file:
         file.execute("INSERT OR REPLACE INTO meta VALUES ('key_label', 'identity')")
     with pytest.raises(MienError, match="key that cannot be"):
         Gallery.open(tmp_path / "home" / "device.db", FileKeyStore(tmp_path / "home" / "keys"))

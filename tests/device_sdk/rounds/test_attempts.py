@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sqlite3
 import subprocess
@@ -138,7 +139,7 @@ def test_a_record_that_was_removed_is_noticed(tmp_path: Path, key_store: FileKey
     attempts.begin(ROUND)
     attempts.record_masked(ROUND.attempt_id)
     attempts.close()
-    with sqlite3.connect(tmp_path / "home" / "attempts.db") as connection:
+    with contextlib.closing(sqlite3.connect(tmp_path / "home" / "attempts.db")) as connection, connection:
         connection.execute("DELETE FROM participations")
     connection.close()
     with pytest.raises(CorruptDataError, match="log of private sums was changed by something other"):
