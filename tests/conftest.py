@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import random
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -47,6 +49,19 @@ def pytest_collection_finish() -> None:
     """Leave what was imported out of every later search for garbage: torch alone is a million objects."""
     gc.freeze()
     gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Let what a test draws without a seed of its own be the same in every run, whatever ran before in its process.
+
+    A new network's weights are such draws; each process of torch or numpy begins with other ones.
+    """
+    random.seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.default_generator.manual_seed(0)  # `torch.manual_seed` notes each time where it was called from
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
 
 
 @pytest.fixture(autouse=True)
