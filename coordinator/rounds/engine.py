@@ -470,9 +470,11 @@ class Engine:
             if held.offered is not None:
                 await _withdraw(held.offered, caller.device_id)
             return await self._assigned(caller) or STAYS_OUT
-        before, held.offered = held.offered, self._cohort_for(caller, is_new=held.offered is None)
-        if before not in (None, held.offered):
-            await _withdraw_candidate(before, caller.device_id)
+        held.offered = self._cohort_for(caller, is_new=held.offered is None)
+        # Also where an earlier call, that has been answered, offered it: what a device says last is what counts.
+        for cohort in self._of_population(caller.population):
+            if cohort is not held.offered and cohort.side.role is caller.role:
+                await _withdraw_candidate(cohort, caller.device_id)
         if held.offered is None:
             return None
         await held.offered.post(caller.check_in, role=caller.role)
@@ -877,9 +879,9 @@ async def _withdraw(cohort: Cohort, device_id: DeviceId) -> None:
         await cohort.post(Withdrew(device_id))
 
 
-async def _withdraw_candidate(cohort: Cohort | None, device_id: DeviceId) -> None:
+async def _withdraw_candidate(cohort: Cohort, device_id: DeviceId) -> None:
     """Take a device out of those that a round may choose from, where it is one of them."""
-    if cohort is not None and cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
+    if cohort.attempt is not None and device_id in cohort.attempt.state.candidates:
         await _withdraw(cohort, device_id)
 
 

@@ -304,6 +304,39 @@ def test_a_device_without_room_for_one_more_sum_is_told_so_and_asked_for_the_nex
     ]
 
 
+@pytest.mark.parametrize("then", ["a model", "a day", "larger sums", "another method", "another task"])
+def test_a_newer_check_in_takes_back_what_an_earlier_one_offered(shared_fleet: FakeFleet, then: str) -> None:
+    """It waited for this task, and says in its next call what this task is not: no place is kept for it meanwhile."""
+    population = f"newer-{then.replace(' ', '-')}"
+    task = masked_task(population, population, size=3, min_reports=3)
+    other = tiny_task(f"{population}-2", population, method="fedavg", cohort=CohortSpec(size=9, min_reports=9))
+
+    async def story() -> tuple[rounds_pb2.CheckInReply, list[operator_pb2.RoundReport]]:
+        async with shared_fleet.operator() as operator, shared_fleet.devices(population, 4) as (turned, *others):
+            status = await operator.submit(task, population)
+            asks_others = await operator.submit(other, other.name) if then == "another task" else None
+            assert (await turned.check_in()).wait.reason.endswith("gathering devices: 1 of 3")
+            newer = rounds_pb2.CheckInRequest(population=population, backbones=["tiny"])
+            if then == "a model":
+                newer.used_up_models.append(status.model_id)
+            elif then == "larger sums":
+                newer.min_cohort = 4
+            elif then == "another method":
+                newer.methods.append("fedfr")
+            else:
+                newer.used_up_day = True
+            reply = await answer(turned.rounds.CheckIn(newer, timeout=STEP_LIMIT_S))
+            await until_gathered(operator, status.task_id, there=0)
+            await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(others)))
+            if asks_others is not None:
+                await operator.cancel(asks_others.task_id)
+            return reply, await outcome(operator, status.task_id)
+
+    reply, (report,) = run(story())
+    assert reply.HasField("wait")
+    assert (report.stage, report.round.attempt, report.num_reports) == (rounds_pb2.CLOSED, 1, 3)
+
+
 def test_a_device_cannot_name_things_without_end(shared_fleet: FakeFleet) -> None:
     async def story() -> Exception:
         async with shared_fleet.devices("wordy", 1) as (device,):
