@@ -355,7 +355,8 @@ def to_plain(task: operator_pb2.TaskStatus) -> dict[str, Any]:
     """Return a task's status as plain data."""
     names = ("task_id", "name", "method", "state", "reason", "rounds_closed", "rounds_total", "model_id", "reveals")
     gathering = ("gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled")
-    numbers = fields(task, *names, "num_cannot_train", "num_want_larger_sums", "num_used_up", *gathering)
+    not_for = ("num_cannot_train", "num_want_larger_sums", "num_used_up", "num_left_out")
+    numbers = fields(task, *names, *not_for, *gathering)
     return {**numbers, "population": population_of(task)}
 
 
@@ -397,6 +398,10 @@ def not_chosen(task: operator_pb2.TaskStatus) -> str:
         whose = "its pictures are" if number == 1 else "their pictures are"
         most = "in as many sums, over this model or of a day, as may be"
         told.append(f"{_phones(number, 'is', 'are')} not chosen: {whose} {most}")
+    if number := task.num_left_out:
+        who, them = ("it is", "it") if number == 1 else ("they are", "them")
+        most = f"in as many of its sums as it may put {them} into, or sums with {them} failed"
+        told.append(f"{_phones(number, 'is', 'are')} left out: {who} {most}")
     return "; ".join(told)
 
 
@@ -502,8 +507,9 @@ class _View:
         self.take(event)
         if not event.HasField("round"):
             before, task = self._said, event.task
-            numbers = task.num_cannot_train, task.num_want_larger_sums, task.num_used_up, task.gathering_there
-            lengths = [number.bit_length() for number in (*numbers, task.gathering_lacks_labelled)]
+            not_for = task.num_cannot_train, task.num_want_larger_sums, task.num_used_up, task.num_left_out
+            numbers = *not_for, task.gathering_there, task.gathering_lacks_labelled
+            lengths = [number.bit_length() for number in numbers]
             self._said = (task.state, task.reason, *lengths)
             return self._title() if self._said != before else ""
         if stages == {key: report.stage for key, report in self._rounds.items()}:

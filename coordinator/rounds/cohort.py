@@ -134,8 +134,11 @@ class Cohort:
 
     def bars(self, device_id: DeviceId) -> bool:
         """Return whether the privacy ledger, or another cohort that it is in, keeps a device out of the attempt."""
-        is_barred = self.attempt is not None and self.is_gathering and device_id in self.attempt.barred
-        return is_barred or self.task.is_busy(device_id, self)
+        return self.leaves_out(device_id) or self.task.is_busy(device_id, self)
+
+    def leaves_out(self, device_id: DeviceId) -> bool:
+        """Return whether the attempt that gathers devices may not have this one: by the ledger, or for spoiled sums."""
+        return self.attempt is not None and self.is_gathering and device_id in self.attempt.barred
 
     # Messages
 

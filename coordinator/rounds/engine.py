@@ -186,8 +186,8 @@ class Gathering:
 @dataclass(frozen=True)
 class TaskNews:
     """A change of a task, of one of its rounds, of how far it is with gathering devices, or of how many devices called
-    that it is not for: those that cannot train its model, those whose owner wants more devices in a sum, and those
-    whose pictures are in as many sums as may be.
+    that it is not for: those that cannot train its model, those whose owner wants more devices in a sum, those whose
+    pictures are in as many sums as may be, and those that the round may not have.
     """
 
     task: TaskRecord
@@ -195,6 +195,7 @@ class TaskNews:
     num_cannot_train: int = 0
     num_want_larger_sums: int = 0
     num_used_up: int = 0
+    num_left_out: int = 0
     gathering: Gathering | None = None
 
 
@@ -528,7 +529,12 @@ class Engine:
         fitting = []
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
             side, task = cohort.side, cohort.task
-            if side.role is not caller.role or cohort.bars(caller.device_id):
+            if side.role is not caller.role:
+                continue
+            if cohort.is_gathering:
+                is_left_out = cohort.leaves_out(caller.device_id)
+                task.note(task.left_out, caller.device_id, is_passed_over=is_left_out)
+            if cohort.bars(caller.device_id):
                 continue
             wants_more = not caller.agrees_to_sums_of(side.plan)
             task.note(task.unwilling, caller.device_id, is_passed_over=wants_more)
@@ -570,14 +576,15 @@ class Engine:
         sides = [cohort.side for cohort in self._of_population(caller.population)]
         return any(side.role is caller.role and not caller.can_train(side.plan) for side in sides)
 
-    def num_not_for(self, task_id: TaskId) -> tuple[int, int, int]:
+    def num_not_for(self, task_id: TaskId) -> tuple[int, int, int, int]:
         """Return how many devices that called a task is not for, as far as this process has heard.
 
         First those that cannot train its model, then those whose owner wants more devices in a sum, then those whose
-        owner's limits leave no room for one more.
+        owner's limits leave no room for one more, then those that the round may not have.
         """
-        task = self._tasks.get(task_id)
-        return (0, 0, 0) if task is None else (len(task.unable), len(task.unwilling), len(task.used_up))
+        if (task := self._tasks.get(task_id)) is None:
+            return 0, 0, 0, 0
+        return len(task.unable), len(task.unwilling), len(task.used_up), len(task.left_out)
 
     def population_of(self, task_id: TaskId) -> PopulationId | None:
         """Return the population of a task that this engine runs, None for any other."""
@@ -904,6 +911,11 @@ def _why_not(caller: Caller, cohorts: Sequence[Cohort]) -> str:
         )
     beyond = next((plan for plan in plans if not caller.can_do(plan)), None)
     if beyond is None:
+        if any(cohort.leaves_out(caller.device_id) for cohort in cohorts):
+            return (
+                "this device is in as many sums of a task here as the task may put it into, or sums with it failed; it "
+                "is left out of the next one"
+            )
         has_room = [caller.has_room_for(each.side.plan, each.task.record.model_id) for each in cohorts]
         if all(has_room):
             return ""

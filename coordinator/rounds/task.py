@@ -96,6 +96,7 @@ class Task(CohortRules):
 
     `unable` are devices that called and cannot train its model, `unwilling` those whose owner wants larger sums,
     `used_up` those that said of its newest model, or of the day, that their owners' limits leave no room for a sum,
+    `left_out` those that ledger or spoiled sums keep out of the round that gathers,
     `known` those that offered to take part, since an attempt was last aborted for another reason than a spoiled sum.
     """
 
@@ -121,7 +122,7 @@ class Task(CohortRules):
         self.cohorts: tuple[Cohort, ...] = tuple(Cohort(self) for _ in range(count))
         self.unable, self.unwilling = set[DeviceId](), set[DeviceId]()
         self.known = set[DeviceId]()
-        self._spent, self._used_up = _OfModel(), _OfModel()
+        self._spent, self._used_up, self._left_out = _OfModel(), _OfModel(), _OfModel()
         self._search = Search()
         self._search_before = RoundId(0), self._search
         self._changed = Pulse()
@@ -194,6 +195,11 @@ class Task(CohortRules):
     def used_up(self) -> set[DeviceId]:
         """Devices that said that their owners' limits leave no room for one more sum over its newest model."""
         return self._used_up.devices(self.record.model_id)
+
+    @property
+    def left_out(self) -> set[DeviceId]:
+        """Devices that called since its model is the newest, and that the round that gathers may not have."""
+        return self._left_out.devices(self.record.model_id)
 
     def kept_out(self, side: Side) -> frozenset[DeviceId]:
         """Return the devices to leave out of the next attempt.

@@ -474,6 +474,7 @@ def _status(news: TaskNews) -> operator_pb2.TaskStatus:
         num_cannot_train=news.num_cannot_train,
         num_want_larger_sums=news.num_want_larger_sums,
         num_used_up=news.num_used_up,
+        num_left_out=news.num_left_out,
         gathering_there=0 if news.gathering is None else news.gathering.there,
         gathering_wanted=0 if news.gathering is None else news.gathering.wanted,
         gathering_since_unix_ms=0 if news.gathering is None else news.gathering.since_ms,

@@ -115,17 +115,20 @@ def test_a_budget_stops_the_task_before_it_is_exceeded_also_across_a_crash(fleet
 def test_devices_that_reached_their_cap_are_not_asked_again(shared_fleet: FakeFleet) -> None:
     task = private_task("caps", size=3, rounds=2, max_participations=1)
 
-    async def story() -> list[bool]:
+    async def story() -> list[str]:
         async with shared_fleet.operator() as operator, shared_fleet.devices("caps", 6) as devices:
             status = await operator.submit(task, "caps")
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[:3])))
-            asked = [(await device.check_in()).HasField("assignment") for device in devices[:3]]
+            told = [(await device.check_in()).wait.reason for device in devices[:3]]
+            (now,) = [each for each in await operator.tasks() if each.task_id == status.task_id]
+            assert (now.num_left_out, now.num_used_up, now.gathering_there) == (3, 0, 0), "why nobody is there"
             await asyncio.gather(*(device.take_part(make(i)) for i, device in enumerate(devices[3:])))
             reports = await outcome(operator, status.task_id)
             assert [r.stage for r in reports] == [rounds_pb2.CLOSED, rounds_pb2.CLOSED]
-            return asked
+            return told
 
-    assert run(story()) == [False, False, False]
+    for told in run(story()):
+        assert "in as many sums of a task here as the task may put it into" in told
 
 
 def test_an_adaptive_clip_follows_the_norms(shared_fleet: FakeFleet) -> None:

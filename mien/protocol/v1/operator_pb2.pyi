@@ -55,7 +55,7 @@ class ListTasksReply(_message.Message):
     def __init__(self, tasks: _Optional[_Iterable[_Union[TaskStatus, _Mapping]]] = ...) -> None: ...
 
 class TaskStatus(_message.Message):
-    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums", "gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled", "num_used_up")
+    __slots__ = ("task_id", "name", "state", "rounds_closed", "rounds_total", "model_id", "reason", "method", "reveals", "task_json", "num_cannot_train", "num_want_larger_sums", "gathering_there", "gathering_wanted", "gathering_since_unix_ms", "gathering_lacks_labelled", "num_used_up", "num_left_out")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class TaskStatus(_message.Message):
     GATHERING_SINCE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     GATHERING_LACKS_LABELLED_FIELD_NUMBER: _ClassVar[int]
     NUM_USED_UP_FIELD_NUMBER: _ClassVar[int]
+    NUM_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     name: str
     state: str
@@ -90,7 +91,8 @@ class TaskStatus(_message.Message):
     gathering_since_unix_ms: int
     gathering_lacks_labelled: int
     num_used_up: int
-    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ..., gathering_there: _Optional[int] = ..., gathering_wanted: _Optional[int] = ..., gathering_since_unix_ms: _Optional[int] = ..., gathering_lacks_labelled: _Optional[int] = ..., num_used_up: _Optional[int] = ...) -> None: ...
+    num_left_out: int
+    def __init__(self, task_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., rounds_closed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., model_id: _Optional[str] = ..., reason: _Optional[str] = ..., method: _Optional[str] = ..., reveals: _Optional[_Iterable[str]] = ..., task_json: _Optional[bytes] = ..., num_cannot_train: _Optional[int] = ..., num_want_larger_sums: _Optional[int] = ..., gathering_there: _Optional[int] = ..., gathering_wanted: _Optional[int] = ..., gathering_since_unix_ms: _Optional[int] = ..., gathering_lacks_labelled: _Optional[int] = ..., num_used_up: _Optional[int] = ..., num_left_out: _Optional[int] = ...) -> None: ...
 
 class WatchTaskRequest(_message.Message):
     __slots__ = ("task_id",)

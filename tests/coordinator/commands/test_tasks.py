@@ -189,19 +189,23 @@ def test_a_task_is_told_with_as_many_rounds(rounds: int, words: str, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("cannot", "want_more", "used_up", "words"),
+    ("cannot", "want_more", "used_up", "left_out", "words"),
     [
-        (1, 0, 0, "1 phone cannot train its model and is not chosen"),
-        (2, 0, 0, "2 phones cannot train its model and are not chosen"),
-        (0, 1, 0, "1 phone is not chosen: its owner wants more phones in a sum"),
-        (1, 2, 0, "is not chosen; 2 phones are not chosen: their owners want more phones in a sum than its cohort"),
-        (0, 0, 1, "1 phone is not chosen: its pictures are in as many sums, over this model or of a day, as may be"),
-        (0, 1, 2, "than its cohort allows; 2 phones are not chosen: their pictures are in as many sums"),
+        (1, 0, 0, 0, "1 phone cannot train its model and is not chosen"),
+        (2, 0, 0, 0, "2 phones cannot train its model and are not chosen"),
+        (0, 1, 0, 0, "1 phone is not chosen: its owner wants more phones in a sum"),
+        (1, 2, 0, 0, "is not chosen; 2 phones are not chosen: their owners want more phones in a sum than its cohort"),
+        (0, 0, 1, 0, "1 phone is not chosen: its pictures are in as many sums, over this model or of a day, as may be"),
+        (0, 1, 2, 0, "than its cohort allows; 2 phones are not chosen: their pictures are in as many sums"),
+        (0, 0, 0, 1, "1 phone is left out: it is in as many of its sums as it may put it into, or sums with it failed"),
+        (0, 0, 1, 2, "as may be; 2 phones are left out: they are in as many of its sums as it may put them into, or"),
     ],
 )
-def test_who_is_not_chosen_is_counted_with_the_reason(cannot: int, want_more: int, used_up: int, words: str) -> None:
+def test_who_is_not_chosen_is_counted_with_the_reason(
+    cannot: int, want_more: int, used_up: int, left_out: int, words: str
+) -> None:
     task = operator_pb2.TaskStatus(state="running", num_cannot_train=cannot, num_want_larger_sums=want_more)
-    task.num_used_up = used_up
+    task.num_used_up, task.num_left_out = used_up, left_out
     assert words in not_chosen(task)
     task.state = "done"
     assert not_chosen(task) == ""
