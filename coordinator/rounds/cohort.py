@@ -564,4 +564,5 @@ def _noted(change: RoundChange, message: _Message) -> RoundChange:
 def _is_worth_keeping(before: RoundState, state: RoundState) -> bool:
     """Return whether a transition changes more than who is waiting to be chosen, which a restart may forget."""
     nobody = frozenset[DeviceId]()
-    return replace(before, candidates={}, labelled=nobody) != replace(state, candidates={}, labelled=nobody)
+    kept, after = (replace(each, candidates={}, labelled=nobody, line=()) for each in (before, state))
+    return kept != after

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -67,7 +67,7 @@ _UNDER_WAY: Final = (Stage.KEYS, Stage.SHARES, Stage.UPLOAD, Stage.CONSISTENCY, 
 
 _IDLE: Final = "idle"
 _RECOUNT_S: Final = 0.5
-"""For so long a count of devices that could be a task's is good."""
+"""So long after a check-in those who watch tasks are told how many devices could be theirs."""
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,39 @@ class _Held:
     caller: Caller
     offered: Cohort | None = None
     stays_out: bool = False
+    fitting: Collection[Cohort] = ()
+
+
+class _CouldBe:
+    """Held check-ins, by their devices, that could be one cohort's, and those of them that it was offered."""
+
+    def __init__(self) -> None:
+        self._held, self._offered = dict[DeviceId, _Held](), set[_Held]()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def add(self, held: _Held, *, is_offered: bool) -> None:
+        """Count a check-in, in place of an older one of its device."""
+        older = self._held.get(held.caller.device_id)
+        if older is not None and (older is not held or not is_offered):
+            self._offered.discard(older)
+        self._held[held.caller.device_id] = held
+        if is_offered:
+            self._offered.add(held)
+
+    def discard(self, held: _Held) -> None:
+        """Count a check-in no more; a newer one of the same device still counts."""
+        if self._held.get(held.caller.device_id) is held:
+            del self._held[held.caller.device_id]
+            self._offered.discard(held)
+
+    def num_with(self, num_candidates: int) -> int:
+        """Return how many they are with the cohort's candidates, of whom are those that it was offered.
+
+        A candidate may be between two check-ins; what was offered just now is one in a moment.
+        """
+        return max(num_candidates, len(self._offered)) + len(self._held) - len(self._offered)
 
 
 @dataclass(frozen=True)
@@ -245,8 +278,7 @@ class Engine:
         self.is_draining = False
         self._is_stopping = False
         self._held: set[_Held] = set()
-        self._held_labelled: set[_Held] = set()
-        self._counted = dict[Cohort, tuple[int, int]]()
+        self._could_be = dict[tuple[Cohort, bool], _CouldBe]()
         self._recount: asyncio.TimerHandle | None = None
 
     @property
@@ -427,8 +459,6 @@ class Engine:
         give_up = self._clock.now() + min(self._settings.check_in_hold_s, limit_s)
         held = _Held(caller)
         self._held.add(held)
-        if caller.labelled:
-            self._held_labelled.add(held)
         self._count_again()
         try:
             while True:
@@ -452,7 +482,7 @@ class Engine:
             raise
         finally:
             self._held.discard(held)
-            self._held_labelled.discard(held)
+            self._note(held, (), None)
             self._count_again()
 
     def _check_here(self, population: PopulationId) -> None:
@@ -471,7 +501,9 @@ class Engine:
             if held.offered is not None:
                 await _withdraw(held.offered, caller.device_id)
             return await self._assigned(caller) or STAYS_OUT
-        held.offered = self._cohort_for(caller, is_new=held.offered is None)
+        fitting = self._fitting(caller)
+        self._note(held, fitting, held.offered)
+        self._note(held, fitting, self._chosen(held, fitting))
         # Also where an earlier call, that has been answered, offered it: what a device says last is what counts.
         for cohort in self._of_population(caller.population):
             if cohort is not held.offered and cohort.side.role is caller.role:
@@ -518,13 +550,10 @@ class Engine:
             raise LateError("the round went on without this device; nothing is lost, check in again")
         return await attempt.reply_to(device_id)
 
-    def _cohort_for(self, caller: Caller, *, is_new: bool) -> Cohort | None:
-        """Return a cohort that looks for devices and that this one can work for.
+    def _fitting(self, caller: Caller) -> list[Cohort]:
+        """Return the cohorts that look for devices and that this one can work for, and note why others cannot have it.
 
-        The oldest task's for which as many devices are there as it needs, labelled ones among them, so that one that
-        cannot gather them holds nobody; where there is no such task, the oldest one's. Tasks that measure go first.
-        Where a device that `is_new` is the last one that such a task needs, those that wait for an older one look
-        again.
+        Tasks that measure go first, then the oldest.
         """
         fitting = []
         for cohort in sorted(self._of_population(caller.population), key=lambda each: each.side.plan.method.trains):
@@ -544,32 +573,46 @@ class Engine:
                 task.note(task.used_up, caller.device_id, is_passed_over=is_used_up)
             if _is_for(caller, cohort):
                 fitting.append(cohort)
+        return fitting
+
+    def _chosen(self, held: _Held, fitting: Sequence[Cohort]) -> Cohort | None:
+        """Return that of the cohorts which fit a device that it is offered to.
+
+        The oldest task's for which as many devices are there as it needs, labelled ones among them, so that one that
+        cannot gather them holds nobody; where there is no such task, the oldest one's. Where a device that was offered
+        to none yet is the last one that such a task needs, those that wait for an older one look again.
+        """
         for place_in_line, cohort in enumerate(fitting if len(fitting) > 1 else ()):
             spec = cohort.side.plan.task.cohort
-            there = self._num_there(cohort, spec.min_reports + 1)
-            labelled = self._num_there(cohort, spec.min_labelled + 1, labelled=True) if spec.min_labelled else 0
+            there, labelled = self._num_there(cohort), self._num_there(cohort, labelled=True)
             if there >= spec.min_reports and labelled >= spec.min_labelled:
-                is_last = there == spec.min_reports or (caller.labelled and labelled == spec.min_labelled)
-                if is_new and place_in_line and is_last:
+                is_last = there == spec.min_reports or (held.caller.labelled and labelled == spec.min_labelled)
+                if held.offered is None and place_in_line and is_last:
                     self._arrivals.beat()
                 return cohort
         return fitting[0] if fitting else None
 
-    def _num_there(self, cohort: Cohort, most: int, *, labelled: bool = False) -> int:
-        """Return how many devices are candidates of a cohort, or wait for any and may be; counting ends at `most`.
+    def _note(self, held: _Held, fitting: Collection[Cohort], offered: Cohort | None) -> None:
+        """Note whose a check-in could be, and to whom it is offered: to count those, nobody looks at all that wait."""
+        kinds = (False, True) if held.caller.labelled else (False,)
+        for labelled in kinds:
+            for cohort in held.fitting:
+                if cohort not in fitting:
+                    self._could_be[cohort, labelled].discard(held)
+                    if not self._could_be[cohort, labelled]:
+                        del self._could_be[cohort, labelled]
+            for cohort in fitting:
+                self._could_be.setdefault((cohort, labelled), _CouldBe()).add(held, is_offered=cohort is offered)
+        held.fitting, held.offered = fitting, offered
 
-        Of `labelled` ones it looks at nobody else: where none is there, it would be at all that wait, at each check-in.
-        """
-        attempt, population = cohort.under_way, cohort.task.record.population
-        there = set() if attempt is None else set(attempt.state.candidates)
-        if labelled and attempt is not None:
-            there &= attempt.state.labelled
-        for held in self._held_labelled if labelled else self._held:
-            if len(there) >= most:
-                break
-            if held.caller.population == population and not held.stays_out and _is_for(held.caller, cohort):
-                there.add(held.caller.device_id)
-        return len(there)
+    def _num_there(self, cohort: Cohort, *, labelled: bool = False) -> int:
+        """Return how many devices are candidates of a cohort, or wait for any and may be; of `labelled` ones alone."""
+        state = None if cohort.under_way is None else cohort.under_way.state
+        num_candidates = 0
+        if state is not None and state.stage is Stage.SELECTING:
+            num_candidates = len(state.labelled if labelled else state.candidates)
+        could_be = self._could_be.get((cohort, labelled))
+        return num_candidates if could_be is None else could_be.num_with(num_candidates)
 
     def _is_passed_over(self, caller: Caller) -> bool:
         """Return whether a task of the population, gathering devices now or not, trains what the caller cannot."""
@@ -612,11 +655,9 @@ class Engine:
             there, since_ms = len(attempt.state.candidates), attempt.record.started_ms
             lacks = lacking(attempt.rules, attempt.state, self._clock.now())
         if len(self._gathering_tasks(cohort.task.record.population)) > 1:
-            if cohort not in self._counted:
-                labelled = self._num_there(cohort, spec.min_labelled, labelled=True)
-                self._counted[cohort] = self._num_there(cohort, spec.num_selected), labelled
-            could_be, labelled = self._counted[cohort]
-            there, lacks = max(there, could_be), min(lacks, max(spec.min_labelled - labelled, 0))
+            could_be, labelled = self._num_there(cohort), self._num_there(cohort, labelled=True)
+            there = max(there, min(could_be, spec.num_selected))
+            lacks = min(lacks, max(spec.min_labelled - labelled, 0))
         return Gathering(there, spec.num_selected, since_ms, lacks)
 
     def _said_of_gathering(self, cohort: Cohort) -> str:
@@ -635,14 +676,13 @@ class Engine:
     def _count_again(self) -> None:
         """Have who watches one of several tasks that gather look again, in a moment, how many devices there are for it.
 
-        Not at each check-in: to count is to look at all that wait.
+        Not at each check-in: what they are told is read from the store.
         """
         if self._recount is None:
-            self._recount = asyncio.get_running_loop().call_later(_RECOUNT_S, self._forget_counts)
+            self._recount = asyncio.get_running_loop().call_later(_RECOUNT_S, self._tell_watchers)
 
-    def _forget_counts(self) -> None:
+    def _tell_watchers(self) -> None:
         self._recount = None
-        self._counted.clear()
         for population in {task.record.population for task in self._tasks.values()}:
             if len(tasks := self._gathering_tasks(population)) > 1:
                 for task in tasks:

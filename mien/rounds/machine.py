@@ -25,10 +25,10 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -36,6 +36,7 @@ import numpy as np
 from mien.errors import LateError, NotFoundError, RateLimitedError, ViolationError
 from mien.protocol.ids import AttemptNumber, DeviceId, RoundNumber, TaskId
 from mien.protocol.rounds import Stage
+from mien.rounds.candidates import Candidates, Line, lined_up
 from mien.specs import TaskSpec
 
 
@@ -148,7 +149,8 @@ class RoundRules:
 class RoundState:
     """All that an attempt remembers. `candidates` maps a device to when it was last heard of.
 
-    `labelled` are those of candidates and participants that said they know whose faces they train on.
+    `labelled` are those of candidates and participants that said they know whose faces they train on; `line` has all
+    other candidates of a round that waits for labelled ones, those first that it would rather keep.
     """
 
     stage: Stage
@@ -157,6 +159,7 @@ class RoundState:
     participants: Mapping[DeviceId, Step] = field(default_factory=dict)
     reason: str = ""
     labelled: frozenset[DeviceId] = frozenset()
+    line: Line = ()
 
     def devices(self, *steps: Step) -> tuple[DeviceId, ...]:
         """Return the participants that are at any of the steps, in order of their ids."""
@@ -350,41 +353,51 @@ def advance(rules: RoundRules, state: RoundState, event: Event, now: float) -> T
 def _checked_in(rules: RoundRules, state: RoundState, event: CheckedIn, now: float) -> Transition:
     if state.stage is not Stage.SELECTING:
         return state, ()
-    known, taken = _with_room(rules, state, event, now)
-    candidates = {**known, **dict.fromkeys(taken, now)}
-    labelled = ((state.labelled - event.device_ids) | (event.labelled & taken)) & candidates.keys()
-    state = replace(state, candidates=candidates, labelled=labelled)
-    fresh = _fresh(rules, state, now)
+    state = _joined(rules, state, event, now)
     wanted = rules.min_reports if now >= _soft_deadline(rules, state) else rules.num_selected
-    is_enough = len(fresh) >= wanted and lacking(rules, state, now) == 0
-    return _select(rules, state, fresh, now) if is_enough else (state, ())
+    if len(state.candidates) < wanted or lacking(rules, state, now) > 0:
+        return state, ()
+    fresh = _fresh(rules, state, now)
+    if len(fresh) < wanted:  # so that the next one does not look at the silent ones again
+        return _without(rules, state, state.candidates.keys() - {*fresh}), ()
+    return _select(rules, state, fresh, now)
 
 
-def _with_room(
-    rules: RoundRules, state: RoundState, event: CheckedIn, now: float
-) -> tuple[Mapping[DeviceId, float], frozenset[DeviceId]]:
-    """Return the candidates to keep, and the devices of a check-in for which there is room.
+def _joined(rules: RoundRules, state: RoundState, event: CheckedIn, now: float) -> RoundState:
+    """Return the round with the devices of a check-in among its candidates, as far as there is room.
 
     A cohort that is chosen as soon as enough devices are there has room for all. One that waits for labelled ones
     could wait while a whole population comes: it remembers so many times the others that it asks, and no silent ones,
     whoever came first: those that a keyed hash puts first, which nobody who connects fast or often is helped by.
     """
+    named = event.labelled & event.device_ids
+    if rules.min_labelled:
+        state = _without(rules, state, Candidates.of(state.candidates).silent(now - rules.lease_s))
+    before, labelled, line = Candidates.of(state.candidates), state.labelled, state.line
+    if named != labelled & event.device_ids:
+        labelled = (labelled - event.device_ids) | named
     if not rules.min_labelled:
-        return state.candidates, event.device_ids
-    known = {device: state.candidates[device] for device in _fresh(rules, state, now)}
-    others = (known.keys() | event.device_ids) - (state.labelled - event.device_ids) - event.labelled
-    gone = {*sorted(others, key=partial(_in_line, rules.seed))[WAITING_TIMES * rules.num_selected :]}
-    return {device: seen for device, seen in known.items() if device not in gone}, event.device_ids - gone
+        return replace(state, candidates=before.heard(event.device_ids, now), labelled=labelled)
+    come = {each for each in event.device_ids - named if each not in before or each in state.labelled}
+    left = {each for each in named if each in before and each not in state.labelled}
+    line, beyond = lined_up(line, rules.seed, come, left, WAITING_TIMES * rules.num_selected)
+    candidates = before.without(beyond).heard(event.device_ids - beyond, now)
+    return replace(state, candidates=candidates, labelled=labelled, line=line)
 
 
-def _in_line(seed: int, device: DeviceId) -> bytes:
-    """Return a device's place among those that wait, another one in each attempt."""
-    return hashlib.sha256(f"mien/waiting/1\n{seed}\n{device}".encode()).digest()
+def _without(rules: RoundRules, state: RoundState, devices: Collection[DeviceId]) -> RoundState:
+    """Return a round that gathers devices without some of its candidates."""
+    there = [device for device in devices if device in state.candidates]
+    if not there:
+        return state
+    candidates, labelled = Candidates.of(state.candidates).without(there), state.labelled.difference(there)
+    in_line = {device for device in there if device not in state.labelled} if rules.min_labelled else set[DeviceId]()
+    line, _ = lined_up(state.line, rules.seed, set(), in_line, len(state.line))
+    return replace(state, candidates=candidates, labelled=labelled, line=line)
 
 
-def _withdrew(_rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
-    others = {device: seen for device, seen in state.candidates.items() if device != event.device_id}
-    return replace(state, candidates=others), ()
+def _withdrew(rules: RoundRules, state: RoundState, event: Withdrew, _now: float) -> Transition:
+    return _without(rules, state, (event.device_id,)), ()
 
 
 def _trained(rules: RoundRules, state: RoundState, event: Trained, now: float) -> Transition:
@@ -539,8 +552,9 @@ def _soft_deadline(rules: RoundRules, state: RoundState) -> float:
 def _has_quorum(rules: RoundRules, state: RoundState, now: float) -> bool:
     """Return whether enough devices, and enough labelled ones, are there for the stage to end."""
     if state.stage is Stage.SELECTING:
-        fresh = _fresh(rules, state, now)
-        return len(fresh) >= rules.min_reports and lacking(rules, state, now) == 0
+        if len(state.candidates) < rules.min_reports or lacking(rules, state, now) > 0:
+            return False
+        return len(_fresh(rules, state, now)) >= rules.min_reports
     labelled = state.count_labelled(*_done_steps(state.stage))
     return _num_done(state) >= rules.min_reports and (
         labelled >= rules.min_labelled or state.stage in _AFTER_THE_VECTOR  # whose vector is in the sum
@@ -551,7 +565,9 @@ def lacking(rules: RoundRules, state: RoundState, now: float) -> int:
     """Return how many labelled devices a round that gathers devices cannot begin without are not there."""
     if not rules.min_labelled:
         return 0
-    return max(rules.min_labelled - len(state.labelled.intersection(_fresh(rules, state, now))), 0)
+    since = now - rules.lease_s
+    fresh = (device for device in state.labelled if state.candidates.get(device, -math.inf) >= since)
+    return rules.min_labelled - sum(1 for _ in itertools.islice(fresh, rules.min_labelled))
 
 
 def _done_steps(stage: Stage) -> Collection[Step]:
@@ -599,7 +615,7 @@ def _too_few_labelled(rules: RoundRules, state: RoundState, found: str) -> Trans
 
 
 def _abort(state: RoundState, reason: str) -> Transition:
-    state = replace(state, stage=Stage.ABORTED, deadline=math.inf, candidates={}, reason=reason)
+    state = replace(state, stage=Stage.ABORTED, deadline=math.inf, candidates={}, reason=reason, line=())
     return state, (StageEntered(Stage.ABORTED, math.inf),)
 
 
@@ -628,7 +644,8 @@ def _drawn(ordered: Sequence[DeviceId], count: int, rng: np.random.Generator) ->
 
 
 def _fresh(rules: RoundRules, state: RoundState, now: float) -> tuple[DeviceId, ...]:
-    return tuple(device for device, seen in state.candidates.items() if now - seen <= rules.lease_s)
+    since = now - rules.lease_s
+    return tuple(device for device, seen in state.candidates.items() if seen >= since)
 
 
 def _participating(state: RoundState, device_id: DeviceId) -> Step:

@@ -888,9 +888,7 @@ def test_a_phone_for_which_a_waiting_task_has_no_room_is_told_so(tmp_path: Path)
     run(story())
 
 
-def test_while_no_source_is_there_a_check_in_does_not_look_at_all_that_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_check_in_does_not_look_at_all_that_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands may be held for a source that does not come, and each would look at all others."""
     looked = list[Cohort]()
 
@@ -909,12 +907,12 @@ def test_while_no_source_is_there_a_check_in_does_not_look_at_all_that_wait(
             (cohort,) = house.engine._tasks[task.task_id].cohorts
             held = list[asyncio.Task[Assigned | Wait]]()
             for number in range(20):
-                before = looked.count(cohort)
+                looked.clear()
                 held.append(asyncio.create_task(house.engine.check_in(Caller(f"{number:032x}", "p"), limit_s=60.0)))
                 await until(lambda n=number: _num_candidates(cohort) == n + 1)  # type: ignore[misc]
-            assert looked.count(cohort) - before == 1, "whether it is for the last one itself"
+                if number:  # the first one opens a round, and is looked at again
+                    assert len(looked) == 2, "whether each of the tasks is for this one itself"
             assert isinstance(await house.engine.check_in(source(), limit_s=60.0), Assigned)
-            assert house.engine._held_labelled == set()
             for each in held:
                 each.cancel()
             await asyncio.wait(held)
