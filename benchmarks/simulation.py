@@ -23,20 +23,22 @@ environments, and for as long as a quick run's time allows; what is left out say
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
 from benchmarks import _common
-from benchmarks._peers.environment import PEERS, PFL, Figures, Peer, Unavailable, is_installed, measure
+from benchmarks._peers.environment import FLOWER, PFL, Guest, Peer, guest, is_installed
 from benchmarks._peers.order import Order
 from simulation.bench.cases import face_network, small, small_network
 from simulation.bench.measure import LARGE, Row, best_engine, compare, row_of, select_s
+from simulation.bench.turns import Way
 from simulation.engines.base import Cohort
 from simulation.engines.engine import rounds as run_rounds
 from simulation.engines.stacked import StackedEngine
@@ -47,8 +49,9 @@ SIZES: Final = ("1e4", "1e6")
 IMAGES: Final = 5
 CLIENTS: Final = 100
 TURNS: Final = 5
-PEER_TIMEOUT_S: Final = 400.0
-QUICK_S: Final = 45.0
+WHOLE_TURNS: Final = 7
+PEER_TIMEOUT_S: Final = 900.0
+QUICK_S: Final = 38.0
 QUICK_WAYS: Final = ("torch, bare loop", LARGE, "stacked", "fused")
 AIMS: Final = {
     "ms_per_client_1e4": 1.0,
@@ -63,7 +66,6 @@ AIMS: Final = {
 MOMENTUM: Final = 0.9
 BATCHES: Final = (8, 32)
 # Local steps and phones a round by the network's size: what a larger one takes is many times a smaller one's.
-SEVERAL_ROUNDS: Final = 4
 SEVERAL: Final = {"1e4": (40, (5, 20)), "1e6": (10, (1, 5, 20)), "1e7": (3, (5, 20))}
 
 
@@ -78,18 +80,22 @@ def main() -> None:
 def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     """Return the figures that the benchmark prints."""
     started = time.monotonic()
-    orders = _orders(args.quick)
+    orders, several = _orders(args.quick), _several(args.quick)
+    asked = orders[:1] if args.quick else orders
+    # 1. Beside pfl-research, first, so that a quick run's time is left for it.
+    with _guest(PFL, args) as pfl:
+        of_several = {order: _beside(PFL, pfl, order) for order in several}
+        peers = {order: [_beside(PFL, pfl, order)] for order in asked}
+    # 2. Beside loops of torch.
     ours = {order: _ours(order, only=QUICK_WAYS if args.quick else ()) for order in orders}
-    asked = [] if args.no_peers else orders[:1] if args.quick else orders
     first = {order.size: rows for order, rows in ours.items() if order.steps == 1}
     growth = memory_growth_mb(100 if args.quick else 1000)
-    fused = fused_over_torch(threads=THREADS, rounds=TURNS)
-    small_net = stacked_over_torch(threads=THREADS, rounds=TURNS)
-    several = _several(args.quick)
-    ours_of_several = {order: _ours(order, only=("stacked", "fused")) for order in several}
-    until = started + QUICK_S if args.quick else None
-    pfl = {} if args.no_peers else _peer(PFL, several, until)
-    theirs = {order: _peers(order, until) for order in asked}
+    fused = fused_over_torch(threads=THREADS, turns=TURNS)
+    small_net = stacked_over_torch(threads=THREADS, turns=TURNS)
+    # 3. Beside Flower, for as long as a quick run's time allows.
+    for order in asked:
+        with _guest(FLOWER, args, started + QUICK_S if args.quick else None) as flower:
+            peers[order].append(_beside(FLOWER, flower, order, only=(best_engine(ours[order]).engine,)))
     result: dict[str, Any] = {
         "benchmark": "simulation",
         "quick": args.quick,
@@ -97,8 +103,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         **{f"cpu_ms_per_client_{size}": best_engine(first[size]).cpu_ms for size in SIZES},
         **{f"best_engine_{size}": best_engine(first[size]).engine for size in SIZES},
         **_over_loops(first),
-        **_over_peers(ours, theirs),
-        **_pfl_ratios(ours_of_several, pfl),
+        **_over_peers(peers),
+        **_pfl_ratios(of_several),
         "fused_over_torch": round(fused[0], 3),
         "fused_over_torch_cpu": round(fused[1], 3),
         "stacked_small_over_torch": round(small_net[0], 3),
@@ -109,8 +115,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
         "images": IMAGES,
         "threads": THREADS,
         "rows": [row.as_record() for rows in ours.values() for row in rows],
-        "several_steps": [_several_record(order, rows, pfl.get(order)) for order, rows in ours_of_several.items()],
-        "peers": [_peer_record(order, peer, found) for order, all_ in theirs.items() for peer, found in all_.items()],
+        "several_steps": [_several_record(order, beside) for order, beside in of_several.items()],
+        "peers": [_peer_record(order, beside) for order, all_ in peers.items() for beside in all_],
     }
     return result | {
         "duration_s": round(time.monotonic() - started, 1),
@@ -122,15 +128,15 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _orders(quick: bool) -> list[Order]:
-    steps, rounds = ((1,), 5) if quick else ((1, 5), 7)
-    return [Order(size, CLIENTS, rounds, IMAGES, number, THREADS) for size in SIZES for number in steps]
+    steps, turns = ((1,), TURNS) if quick else ((1, 5), WHOLE_TURNS)
+    return [Order(size, CLIENTS, turns, IMAGES, number, THREADS) for size in SIZES for number in steps]
 
 
 def _several(quick: bool) -> list[Order]:
     """Return the orders of local steps with momentum, on all of a phone's images each."""
-    sizes = ("1e6",) if quick else tuple(SEVERAL)
+    sizes, turns = (("1e6",), TURNS) if quick else (tuple(SEVERAL), WHOLE_TURNS)
     return [
-        Order(size, clients, SEVERAL_ROUNDS, images, number, THREADS, MOMENTUM)
+        Order(size, clients, turns, images, number, THREADS, MOMENTUM)
         for size in sizes
         for clients, steps in (SEVERAL[size],)
         for number in steps
@@ -138,13 +144,55 @@ def _several(quick: bool) -> list[Order]:
     ]
 
 
-def _ours(order: Order, *, only: tuple[str, ...] = ()) -> list[Row]:
-    _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: Mien and torch")
+def _ours(order: Order, *, only: tuple[str, ...] = (), beside: Mapping[str, Way] | None = None) -> list[Row]:
+    who = " and ".join(["Mien", *(beside or ["torch"])])
+    _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: {who}")
     case = small(order.size, clients=order.clients, images=order.images, steps=order.steps, momentum=order.momentum)
-    return compare(case, threads=order.threads, rounds=order.rounds, only=only)
+    return compare(case, threads=order.threads, turns=order.turns, only=only, beside=beside)
 
 
-def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> tuple[float, float]:
+@contextlib.contextmanager
+def _guest(peer: Peer, args: argparse.Namespace, until: float | None = None) -> Iterator[Guest]:
+    """Have a peer take rounds beside a block: `until`, on the monotonic clock, or for as long as a whole run takes."""
+    left_s = PEER_TIMEOUT_S if until is None else until - time.monotonic()
+    if args.no_peers:
+        yield Guest.none("--no-peers")
+    elif args.quick and not is_installed(peer):
+        yield Guest.none("its environment is not there yet, and a quick run makes none; run without --quick once")
+    elif left_s < 1:
+        yield Guest.none("no time was left for it in a quick run; run without --quick")
+    else:
+        with guest(peer, threads=THREADS, timeout_s=left_s) as found:
+            yield found
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Engines beside a peer, in turns: their rows, the peer's among them where it took one, or why it took none."""
+
+    peer: Peer
+    rows: Sequence[Row]
+    version: str
+    unavailable: str
+
+    @property
+    def theirs(self) -> Row | None:
+        """The peer's row."""
+        return row_of(self.rows, self.peer.name)
+
+    def ours_over_theirs(self) -> tuple[float, float] | None:
+        """Return the best engine's time over the peer's by wall time and by processor time."""
+        return best_engine(self.rows).over_row(self.theirs) if self.theirs else None
+
+
+def _beside(peer: Peer, visitor: Guest, order: Order, *, only: tuple[str, ...] = ("stacked", "fused")) -> Beside:
+    if visitor.reason:
+        return Beside(peer, _ours(order, only=only), visitor.version, visitor.reason)
+    rows = _ours(order, only=only, beside={peer.name: visitor.rounds_of(order)})
+    return Beside(peer, rows, visitor.version, visitor.reason)
+
+
+def fused_over_torch(*, threads: int, turns: int, clients: int = 8) -> tuple[float, float]:
     """Return the throughput of one pass for a whole cohort over that of plain training on the same images.
 
     By wall clock and by processor time.
@@ -152,14 +200,14 @@ def fused_over_torch(*, threads: int, rounds: int, clients: int = 8) -> tuple[fl
     The network is MobileFaceNet, trained whole: by default 8 phones of 4 images, in plain training one batch of 32.
     """
     case = face_network("mobilefacenet", clients=clients, images=4)
-    rows = compare(case, threads=threads, rounds=rounds, only=("fused", LARGE))
+    rows = compare(case, threads=threads, turns=turns, only=("fused", LARGE))
     fused, plain = (row_of(rows, name) for name in ("fused", LARGE))
     assert fused is not None
     assert plain is not None
-    return fused.images_per_s / plain.images_per_s, plain.cpu_ms / fused.cpu_ms
+    return plain.over_row(fused)
 
 
-def stacked_over_torch(*, threads: int, rounds: int, clients: int = 8) -> tuple[float, float]:
+def stacked_over_torch(*, threads: int, turns: int, clients: int = 8) -> tuple[float, float]:
     """Return the throughput of stacked phones over that of a bare loop of torch, which takes the same steps.
 
     By wall clock and by processor time.
@@ -167,11 +215,11 @@ def stacked_over_torch(*, threads: int, rounds: int, clients: int = 8) -> tuple[
     The network is the small convolutional one of studies from the first layer on: 4 steps of 32 images a phone.
     """
     only = ("stacked", "torch, bare loop")
-    rows = compare(small_network(clients=clients), threads=threads, rounds=rounds, only=only)
+    rows = compare(small_network(clients=clients), threads=threads, turns=turns, only=only)
     stacked, plain = (row_of(rows, name) for name in only)
     assert stacked is not None
     assert plain is not None
-    return stacked.images_per_s / plain.images_per_s, plain.cpu_ms / stacked.cpu_ms
+    return plain.over_row(stacked)
 
 
 def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
@@ -192,23 +240,6 @@ def memory_growth_mb(num_rounds: int, *, clients: int = 10) -> float:
     return float(np.polyfit(at, held, 1)[0] * 1000 / 1e6)
 
 
-def _peers(order: Order, until: float | None) -> dict[str, Figures | Unavailable]:
-    return {peer.name: _peer(peer, [order], until)[order] for peer in PEERS}
-
-
-def _peer(peer: Peer, orders: Sequence[Order], until: float | None) -> dict[Order, Figures | Unavailable]:
-    """Return a peer's figures; `until`, on the monotonic clock, ends a quick run's time for all peers together."""
-    if until is not None and not is_installed(peer):
-        why = "its environment is not there yet, and a quick run makes none; run without --quick once"
-        return dict.fromkeys(orders, Unavailable(why))
-    left_s = PEER_TIMEOUT_S if until is None else until - time.monotonic()
-    if left_s < 1:
-        return dict.fromkeys(orders, Unavailable("no time was left for it in a quick run; run without --quick"))
-    for order in orders:
-        _common.progress(f"{order.size} parameters, {order.steps} local steps of {order.images} images: {peer.name}")
-    return measure(peer, orders, timeout_s=left_s)
-
-
 def _over_loops(first: Mapping[str, list[Row]]) -> dict[str, float | None]:
     """Return ratios to torch's loops; None for an engine that did not run."""
     found: dict[str, float | None] = {}
@@ -217,62 +248,52 @@ def _over_loops(first: Mapping[str, list[Row]]) -> dict[str, float | None]:
         large = row_of(rows, "torch, large batch")
         assert bare is not None
         assert large is not None
-        found[f"over_bare_loop_{size}"] = round(best_engine(rows).wall_ms / bare.wall_ms, 3)
-        found[f"fused_over_large_batch_{size}"] = round(fused.images_per_s / large.images_per_s, 3) if fused else None
+        found[f"over_bare_loop_{size}"] = round(best_engine(rows).over_row(bare)[0], 3)
+        found[f"fused_over_large_batch_{size}"] = round(large.over_row(fused)[0], 3) if fused else None
     return found
 
 
-def _over_peers(
-    ours: Mapping[Order, list[Row]], theirs: Mapping[Order, Mapping[str, Figures | Unavailable]]
-) -> dict[str, float]:
+def _over_peers(found: Mapping[Order, Sequence[Beside]]) -> dict[str, float]:
     """Return what a peer needs over what the best engine needs, by wall time and by CPU time."""
-    found: dict[str, float] = {}
-    for order, peers in theirs.items():
-        best = best_engine(ours[order])
-        for name, figures in peers.items():
-            if isinstance(figures, Figures):
-                key = f"{name.lower().replace('-', '_')}_over_mien_{order.size}_{order.steps}_steps"
-                found[key] = round(min(figures.timed.wall_ms) / best.wall_ms, 2)
-                found[f"{key}_cpu"] = round(min(figures.timed.cpu_ms) / best.cpu_ms, 2)
-    return found
+    ratios: dict[str, float] = {}
+    for order, peers in found.items():
+        for beside in peers:
+            if (ratio := beside.ours_over_theirs()) is not None:
+                name = beside.peer.name.lower().replace("-", "_")
+                key = f"{name}_over_mien_{order.size}_{order.steps}_steps"
+                ratios[key], ratios[f"{key}_cpu"] = (round(1 / each, 2) for each in ratio)
+    return ratios
 
 
-def _pfl_ratios(ours: Mapping[Order, list[Row]], pfl: Mapping[Order, Figures | Unavailable]) -> dict[str, float]:
+def _pfl_ratios(found: Mapping[Order, Beside]) -> dict[str, float]:
     """Return the best engine's time over pfl-research's at 10^6 by local steps, the worst of their batches."""
-    found: dict[str, float] = {}
-    for order, figures in pfl.items():
-        if order.size == "1e6" and isinstance(figures, Figures):
+    ratios: dict[str, float] = {}
+    for order, beside in found.items():
+        ratio = beside.ours_over_theirs()
+        if order.size == "1e6" and ratio is not None:
             key = f"pfl_ratio_{order.steps}_step{'s' * (order.steps > 1)}"
-            for name, ratio in zip((key, f"{key}_cpu"), _over_pfl(ours[order], figures), strict=True):
-                found[name] = max(found.get(name, 0.0), ratio)
-    return found
+            for name, value in zip((key, f"{key}_cpu"), ratio, strict=True):
+                ratios[name] = max(ratios.get(name, 0.0), round(value, 3))
+    return ratios
 
 
-def _over_pfl(rows: list[Row], figures: Figures) -> tuple[float, float]:
-    """Return the best engine's time over pfl-research's, by wall time and by processor time."""
-    best, timed = best_engine(rows), figures.timed
-    return round(best.wall_ms / min(timed.wall_ms), 3), round(best.cpu_ms / min(timed.cpu_ms), 3)
-
-
-def _several_record(order: Order, rows: list[Row], pfl: Figures | Unavailable | None) -> dict[str, Any]:
+def _several_record(order: Order, beside: Beside) -> dict[str, Any]:
     """Return a case of several steps: both engines' milliseconds a phone, and what pfl-research takes."""
     record: dict[str, Any] = {"case": order.size, "steps": order.steps, "images": order.images}
-    for row in rows:
-        record |= {f"{row.engine}_ms": row.wall_ms, f"{row.engine}_cpu_ms": row.cpu_ms}
-    if isinstance(pfl, Figures):
-        record |= {"pfl_ms": round(min(pfl.timed.wall_ms), 3), "pfl_cpu_ms": round(min(pfl.timed.cpu_ms), 3)}
-        record["pfl_ratio"], record["pfl_ratio_cpu"] = _over_pfl(rows, pfl)
-    elif pfl is not None:
-        record["unavailable"] = pfl.reason
-    return record
+    for row in beside.rows:
+        name = "pfl" if row is beside.theirs else row.engine
+        record |= {f"{name}_ms": row.wall_ms, f"{name}_cpu_ms": row.cpu_ms}
+    if (ratio := beside.ours_over_theirs()) is not None:
+        record["pfl_ratio"], record["pfl_ratio_cpu"] = (round(each, 3) for each in ratio)
+    return record | ({"unavailable": beside.unavailable} if beside.unavailable else {})
 
 
-def _peer_record(order: Order, peer: str, found: Figures | Unavailable) -> dict[str, Any]:
-    about = {"peer": peer, "case": order.size, "steps": order.steps, "clients": order.clients}
-    if isinstance(found, Unavailable):
-        return about | {"unavailable": found.reason}
-    wall, cpu = min(found.timed.wall_ms), min(found.timed.cpu_ms)
-    return about | {"version": found.version, "wall_ms": round(wall, 3), "cpu_ms": round(cpu, 3)}
+def _peer_record(order: Order, beside: Beside) -> dict[str, Any]:
+    about = {"peer": beside.peer.name, "case": order.size, "steps": order.steps, "clients": order.clients}
+    theirs = beside.theirs
+    if theirs is None:
+        return about | {"unavailable": beside.unavailable}
+    return about | {"version": beside.version, "wall_ms": theirs.wall_ms, "cpu_ms": theirs.cpu_ms}
 
 
 if __name__ == "__main__":

@@ -6,25 +6,29 @@ on its path, and Mien's environment last.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final, Self
 
 import torch
 
 from benchmarks import _common
-from benchmarks._peers.order import Order, Timed
+from benchmarks._peers.order import Order
+from simulation.bench.turns import Cost, Way
 
 INSTALL_TIMEOUT_S: Final = 600
+LEAVES_WITHIN_S: Final = 10
 _PIP_OPTIONS: Final = ("--quiet", "--disable-pip-version-check", "--retries", "1", "--timeout", "15")
 _HERE: Final = Path(__file__).parent
 
@@ -43,66 +47,100 @@ FLOWER: Final = Peer("Flower", "flower.lock", "benchmarks._peers.run_flower")
 PEERS: Final = (PFL, FLOWER)
 
 
-@dataclass(frozen=True)
-class Unavailable:
-    """Why there are no figures of a peer's."""
-
-    reason: str
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A peer's version and times."""
-
-    version: str
-    timed: Timed
-
-
 def is_installed(peer: Peer) -> bool:
     """Return whether the peer's environment exists with the versions of its file."""
     return (_folder(peer) / "complete").is_file()
 
 
-def measure(peer: Peer, orders: Sequence[Order], *, timeout_s: float) -> dict[Order, Figures | Unavailable]:
-    """Return what a peer needs for each order, all in one process, of as many threads as the first one asks for.
+class Guest:
+    """A peer's process, which takes a round when it is asked to; `reason` says why it takes none, once it does not."""
 
-    Its environment is made the first time. What it measured before it failed, or `timeout_s` were over, counts.
+    def __init__(self, process: subprocess.Popen[str] | None, said: IO[str] | None, reason: str = "") -> None:
+        self.version, self.reason = "", reason
+        self._process, self._said = process, said
+
+    @classmethod
+    def none(cls, reason: str) -> Self:
+        """Return a peer that takes no round at all, and why."""
+        return cls(None, None, reason)
+
+    def rounds_of(self, order: Order) -> Way:
+        """Return what takes a round of an order; the first one prepares it, and ends what was asked for before."""
+        lines = iter([json.dumps(asdict(order))])
+        return lambda: self._take(next(lines, ""))
+
+    def end(self, reason: str) -> None:
+        """End the peer's process, in the middle of a round if need be."""
+        if self._process is not None:
+            self.reason = self.reason or reason
+            self._process.kill()
+
+    def _take(self, line: str) -> Cost | None:
+        if self.reason or self._process is None or self._process.stdin is None or self._process.stdout is None:
+            return None
+        with contextlib.suppress(OSError):  # it has ended
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        for answer in self._process.stdout:
+            with contextlib.suppress(json.JSONDecodeError, KeyError, TypeError):  # programs chatter
+                found = json.loads(answer)
+                self.version = str(found["version"])
+                return float(found["wall_s"]), float(found["cpu_s"])
+        code = self._process.wait()
+        self.reason = self.reason or f"it ended with {code}: {self._last_line()}"
+        return None
+
+    def _last_line(self) -> str:
+        if self._said is None:
+            return ""
+        self._said.seek(0)
+        lines = self._said.read().strip().splitlines()
+        return lines[-1][:300] if lines else "it said nothing"
+
+
+@contextlib.contextmanager
+def guest(peer: Peer, *, threads: int, timeout_s: float) -> Iterator[Guest]:
+    """Have a peer take rounds, of so many threads, beside a block, for `timeout_s` at most; the block goes on without.
+
+    Its environment is made the first time.
     """
-    printed, reason = "", "it printed no figures"
     try:
         python = _installed(peer)
-        done = subprocess.run(
-            [str(python), "-m", peer.module, *(json.dumps(asdict(order)) for order in orders)],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=timeout_s,
-            cwd=_common.ROOT,
-            env=_environment(orders[0].threads),
-        )
-        printed = done.stdout
-    except subprocess.CalledProcessError as error:
-        printed = error.stdout
-        reason = f"{Path(error.cmd[0]).name} ended with {error.returncode}: {_last_line(error.stderr)}"
-    except subprocess.TimeoutExpired as error:
-        printed = (error.stdout or b"").decode(errors="replace")  # bytes, whatever was asked for
-        reason = f"it did not end within {error.timeout:.0f} s"
-    except OSError as error:
-        reason = f"{type(error).__name__}: {error}"
-    measured = [found for line in printed.splitlines() if (found := _figures(line)) is not None]
-    return {
-        order: figures or Unavailable(reason)
-        for order, figures in itertools.zip_longest(orders, measured[: len(orders)])
-    }
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired, OSError) as error:
+        yield Guest.none(f"its environment was not made: {type(error).__name__}: {error}")
+        return
+    with tempfile.TemporaryFile("w+", errors="replace") as said, _program(python, peer, threads, said) as process:
+        found = Guest(process, said)
+        late = threading.Timer(timeout_s, found.end, [f"it did not end within {timeout_s:.0f} s"])
+        late.start()
+        try:
+            yield found
+        finally:
+            late.cancel()
+            _leave(process)
 
 
-def _figures(line: str) -> Figures | None:
-    """Return the figures in a line that a peer's process printed, None where it is anything else."""
+def _program(python: Path, peer: Peer, threads: int, said: IO[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [str(python), "-m", peer.module],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=said,
+        text=True,
+        cwd=_common.ROOT,
+        env=_environment(threads),
+    )
+
+
+def _leave(process: subprocess.Popen[str]) -> None:
+    """End a peer's process by the end of its input, and if it does not heed that, by force."""
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):
+        process.stdin.close()
     try:
-        found = json.loads(line)
-        return Figures(found["version"], Timed(tuple(found["wall_ms"]), tuple(found["cpu_ms"])))
-    except (json.JSONDecodeError, KeyError, TypeError):
-        return None
+        process.wait(LEAVES_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
 
 
 def _installed(peer: Peer) -> Path:
@@ -150,8 +188,3 @@ def _environment(threads: int) -> dict[str, str]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONWARNINGS": "ignore",
     }
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"

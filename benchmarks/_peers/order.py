@@ -1,56 +1,61 @@
-"""A measurement of simulators: its size, its times, and the clock that notes them.
+"""A measurement of simulators: its size, and rounds that are taken one at a time, each when it is asked for.
 
 Imports the standard library only, so that it also runs in the environments of other simulators.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 
 @dataclass(frozen=True)
 class Order:
-    """The size of a measurement: phones a round, rounds that are timed, images a phone, local steps on all of them."""
+    """The size of a measurement: phones a round, turns that are timed, images a phone, local steps on all of them."""
 
     size: str
     clients: int
-    rounds: int
+    turns: int
     images: int
     steps: int
     threads: int
     momentum: float = 0.0
 
 
-@dataclass(frozen=True)
-class Timed:
-    """Milliseconds a phone of each timed round: by the wall clock, and of CPU in all processes together."""
+class Rounds:
+    """Rounds of a peer, one for each line on standard input: an order's first one, or one more where it is empty.
 
-    wall_ms: tuple[float, ...]
-    cpu_ms: tuple[float, ...]
+    Each is answered by a line of JSON on standard output: the peer's version, and the round's seconds by the wall clock
+    and of CPU in all processes together. What the peer does while it waits for a line is in neither.
+    """
 
+    def __init__(self, version: str) -> None:
+        self._version, self._line = version, ""
+        self._began = (0.0, 0.0)
 
-class RoundClock:
-    """Notes the end of every round; the first round is not counted, in which simulators warm up."""
+    def orders(self) -> Iterator[Order]:
+        """Yield orders until the input ends; the round of each begins with that."""
+        self._await()
+        while self._line.strip():
+            yield Order(**json.loads(self._line))
 
-    def __init__(self, clients: int) -> None:
-        self._clients = clients
-        self._ticks: list[tuple[float, float]] = []
+    def ended(self) -> bool:
+        """Tell what the round took that has just ended; once something is asked for, return whether it is another."""
+        wall_s, cpu_s = time.perf_counter() - self._began[0], tree_cpu_s(os.getpid()) - self._began[1]
+        sys.stdout.write(json.dumps({"version": self._version, "wall_s": wall_s, "cpu_s": cpu_s}) + "\n")
+        sys.stdout.flush()
+        self._await()
+        return self._line != "\n"
 
-    def tick(self) -> None:
-        """Note that a round has ended."""
-        self._ticks.append((time.perf_counter(), tree_cpu_s(os.getpid())))
-
-    def timed(self) -> Timed:
-        """Return every round's time but the first one's."""
-        pairs = list(zip(self._ticks, self._ticks[1:], strict=False))
-        scale = 1e3 / self._clients
-        return Timed(
-            tuple((after[0] - before[0]) * scale for before, after in pairs),
-            tuple((after[1] - before[1]) * scale for before, after in pairs),
-        )
+    def _await(self) -> None:
+        self._line = sys.stdin.readline()
+        cpu_s = tree_cpu_s(os.getpid())
+        self._began = (time.perf_counter(), cpu_s)
 
 
 def tree_cpu_s(root: int) -> float:

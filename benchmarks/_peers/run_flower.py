@@ -1,17 +1,15 @@
 # mypy: ignore-errors
 """Rounds of FedAvg in Flower's simulation on Ray, as its PyTorch tutorial sets them up; run in its own environment.
 
-One line of JSON on standard output.
+Orders come on standard input (`order.Rounds`), one for each process.
 
-    python -m benchmarks._peers.run_flower '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}'
+    echo '{"size": "1e4", "clients": 100, "turns": 1, "images": 5, ...}' | python -m benchmarks._peers.run_flower
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import importlib.metadata
-import json
-import sys
 import warnings
 
 import torch
@@ -21,7 +19,7 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from benchmarks._peers.order import Order, RoundClock
+from benchmarks._peers.order import Order, Rounds
 from simulation.bench.work import RATE, client, loss_of, tail
 
 
@@ -50,39 +48,46 @@ def client_app(order: Order) -> ClientApp:
     return app
 
 
-def server_app(order: Order, clock: RoundClock) -> ServerApp:
-    """Return the app that asks every phone in every round, and notes each round's end."""
+class Over(Exception):  # noqa: N818 - nothing has failed
+    """No more rounds are asked for."""
+
+
+def server_app(order: Order, rounds: Rounds) -> ServerApp:
+    """Return the app that asks every phone in every round, and waits after each for what is asked for next."""
     app = ServerApp()
+
+    def ended(number, _arrays):
+        if number and rounds.ended():
+            raise Over
 
     @app.main()
     def run(grid, context):
         strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=order.clients)
-        strategy.start(
-            grid=grid,
-            initial_arrays=ArrayRecord(tail(order.size).state_dict()),
-            num_rounds=order.rounds + 1,
-            evaluate_fn=lambda number, arrays: clock.tick() if number else None,
-        )
+        with contextlib.suppress(Over):
+            strategy.start(
+                grid=grid,
+                initial_arrays=ArrayRecord(tail(order.size).state_dict()),
+                num_rounds=10**9,
+                evaluate_fn=ended,
+            )
 
     return app
 
 
 def main() -> None:
-    """Print what the one argument asks for."""
-    order = Order(**json.loads(sys.argv[1]))
+    """Take rounds for as long as some are asked for."""
     warnings.simplefilter("ignore")
-    clock = RoundClock(order.clients)
-    run_simulation(
-        server_app=server_app(order, clock),
-        client_app=client_app(order),
-        num_supernodes=order.clients,
-        backend_config={
-            "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
-            "init_args": {"num_cpus": order.threads, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
-        },
-    )
-    figures = {"version": importlib.metadata.version("flwr"), **dataclasses.asdict(clock.timed())}
-    sys.stdout.write(json.dumps(figures) + "\n")
+    rounds = Rounds(importlib.metadata.version("flwr"))
+    for order in rounds.orders():
+        run_simulation(
+            server_app=server_app(order, rounds),
+            client_app=client_app(order),
+            num_supernodes=order.clients,
+            backend_config={
+                "client_resources": {"num_cpus": 1, "num_gpus": 0.0},
+                "init_args": {"num_cpus": order.threads, "include_dashboard": False, "_node_ip_address": "127.0.0.1"},
+            },
+        )
 
 
 if __name__ == "__main__":

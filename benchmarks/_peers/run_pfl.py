@@ -1,19 +1,16 @@
 # mypy: ignore-errors
 """Rounds of FedAvg in pfl-research, as its documentation sets them up; run in an environment of its own.
 
-One line of JSON on standard output for each order. The process is as its design has it: users one after another, the
-model resident.
+Orders come on standard input (`order.Rounds`). The process is as its design has it: users one after another, the model
+resident.
 
-    python -m benchmarks._peers.run_pfl '{"size": "1e4", "clients": 100, "rounds": 3, "images": 5, "steps": 1, ...}' ...
+    echo '{"size": "1e4", "clients": 100, "turns": 1, "images": 5, ...}' | python -m benchmarks._peers.run_pfl
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import importlib.metadata
-import json
-import sys
 
 import numpy as np
 import torch
@@ -28,7 +25,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from benchmarks._peers.order import Order, RoundClock
+from benchmarks._peers.order import Order, Rounds
 from simulation.bench.work import RATE, client, loss_of, tail
 
 
@@ -50,27 +47,25 @@ class Network(torch.nn.Module):
         return {"loss": Weighted(self.loss(features, own).item() * len(features), len(features))}
 
 
-class Clock(TrainingProcessCallback):
-    """Notes every round's end."""
+class Asked(TrainingProcessCallback):
+    """Waits after every round for what is asked for next."""
 
-    def __init__(self, clock):
-        self.clock = clock
+    def __init__(self, rounds):
+        self.rounds = rounds
 
     def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):
-        self.clock.tick()
-        return False, Metrics()
+        return self.rounds.ended(), Metrics()
 
 
 def main() -> None:
-    """Print what each argument asks for, as soon as it is measured."""
-    for argument in sys.argv[1:]:
-        figures = {"version": importlib.metadata.version("pfl"), **rounds_of(Order(**json.loads(argument)))}
-        sys.stdout.write(json.dumps(figures) + "\n")
-        sys.stdout.flush()
+    """Take rounds for as long as some are asked for."""
+    rounds = Rounds(importlib.metadata.version("pfl"))
+    for order in rounds.orders():
+        take(order, rounds)
 
 
-def rounds_of(order: Order) -> dict[str, tuple[float, ...]]:
-    """Return the times of an order's rounds."""
+def take(order: Order, rounds: Rounds) -> None:
+    """Take rounds until something else is asked for."""
     torch.set_num_threads(order.threads)
     np.random.seed(0)
     users = {
@@ -78,11 +73,11 @@ def rounds_of(order: Order) -> dict[str, tuple[float, ...]]:
     }
     data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
     local = functools.partial(torch.optim.SGD, momentum=order.momentum)
-    network, clock = Network(order.size), RoundClock(order.clients)
+    network = Network(order.size)
     model = PyTorchModel(network, local, torch.optim.SGD(network.parameters(), lr=1.0))
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
-            central_num_iterations=order.rounds + 1,
+            central_num_iterations=10**9,
             evaluation_frequency=10**9,
             train_cohort_size=order.clients,
             val_cohort_size=0,
@@ -93,9 +88,8 @@ def rounds_of(order: Order) -> dict[str, tuple[float, ...]]:
             local_num_epochs=order.steps, local_learning_rate=RATE, local_batch_size=None
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=None),
-        callbacks=[Clock(clock)],
+        callbacks=[Asked(rounds)],
     )
-    return dataclasses.asdict(clock.timed())
 
 
 if __name__ == "__main__":

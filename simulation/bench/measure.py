@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 import torch
@@ -15,6 +15,7 @@ from mien.specs import CohortSpec
 from simulation.bench import loops
 from simulation.bench.cases import Case, small
 from simulation.bench.gpu import Gpu, watched_gpu
+from simulation.bench.turns import Cost, Way, best_of, in_turns, over, timed
 from simulation.engines.base import Engine, SequentialEngine
 from simulation.engines.engine import select
 from simulation.engines.fused import FusedEngine, why_not_fused
@@ -25,13 +26,15 @@ REGISTERED: Final = 1_000_000
 DRAWN: Final = 100
 TURN_S: Final = 0.05
 LARGE: Final = "torch, large batch"
+ENGINES: Final = tuple(engine.name for engine in (SequentialEngine, StackedEngine, FusedEngine))
 
 
 @dataclass(frozen=True)
 class Row:
     """One way of running a round: milliseconds a phone by the wall clock and of CPU, images a second; the best round.
 
-    `gpu` says how busy the GPU was and its peak memory, where that is where it ran.
+    `turns` has the seconds of each turn, which ratios are of (`over_row`). `gpu` says how busy the GPU was and its peak
+    memory, where that is where it ran.
     """
 
     case: str
@@ -43,71 +46,80 @@ class Row:
     wall_ms: float
     cpu_ms: float
     images_per_s: float
+    turns: tuple[Cost, ...] = field(default=(), repr=False)
     gpu: Gpu | None = None
 
     def as_record(self) -> dict[str, Any]:
         """Return the row for JSON."""
-        record = asdict(self)
-        return record if self.gpu else {name: value for name, value in record.items() if name != "gpu"}
+        left_out = {"turns"} if self.gpu else {"turns", "gpu"}
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def over_row(self, other: Row) -> Cost:
+        """Return this row's time over another's of the same comparison, by wall time and by CPU (`turns.over`)."""
+        return over(self.turns, other.turns)
 
 
 def compare(
     case: Case,
     *,
     threads: int,
-    rounds: int,
+    turns: int,
     device: DeviceName = "cpu",
     only: tuple[str, ...] = (),
+    beside: Mapping[str, Way] | None = None,
     tell: Callable[[str], None] = lambda _text: None,
 ) -> list[Row]:
-    """Return a row for each engine that can run the case, and for each loop of torch, from the best of `rounds` turns.
+    """Return a row for each engine that can run the case, and for each loop of torch, which take turns.
 
     A turn is one round, or as many as take `TURN_S`: the best of a few short ones is another one at every run.
 
     Phones keep what they keep from round to round, as in a run. `only` names the engines and loops to be compared.
+    `beside` has others that take rounds of the same case; one that takes no turn has no row.
     `tell` gets a line for each as it has run for the first time, and one on how long the rest will take.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
+    gpus: dict[str, Gpu | None] = {}
+
+    def turn_of(name: str, way: Way) -> Way:
+        def turn() -> Cost | None:
+            with watched_gpu(device) as seen:
+                cost = best_of(way, TURN_S)
+            gpus[name] = seen()
+            return cost
+
+        return turn
+
     try:
         everything = {**_loops(case, device), **_engines(case, threads, device)}
-        ways = {name: run for name, run in everything.items() if not only or name in only}
-        started = time.monotonic()
-        for name, run in ways.items():
+        ours = {name: _way(run, device) for name, run in everything.items() if not only or name in only}
+        ways, started = {**ours, **(beside or {})}, time.monotonic()
+        for name, way in ways.items():
             first = time.monotonic()
-            run()  # warm
+            way()  # warm
             tell(f"  {name}: {(time.monotonic() - first) * 1e3 / case.clients:.2f} ms a phone at first")
-        tell(f"  {rounds} more rounds of each, in turns: about {rounds * (time.monotonic() - started):.0f} s")
-        times: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
-        gpus: dict[str, Gpu | None] = {}
-        for _ in range(rounds):
-            for name, run in ways.items():
-                with watched_gpu(device) as seen:
-                    until = time.perf_counter() + TURN_S
-                    times[name].append(_timed(run, device))
-                    while time.perf_counter() < until:
-                        times[name].append(_timed(run, device))
-                gpus[name] = seen()
+        tell(f"  {turns} more turns of each: about {turns * (time.monotonic() - started):.0f} s")
+        costs = in_turns({name: turn_of(name, way) for name, way in ways.items()}, turns)
     finally:
         torch.set_num_threads(before)
-    return [_row(case, name, times[name], gpus[name]) for name in ways]
+    return [_row(case, name, costs[name], gpus[name]) for name in ways if costs[name]]
 
 
-def _timed(run: Callable[[], None], device: DeviceName) -> tuple[float, float]:
-    """Return what a round takes in seconds, by the wall clock and of CPU."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    run()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - wall, time.process_time() - cpu
+def _way(run: Callable[[], None], device: DeviceName) -> Way:
+    def once() -> None:
+        run()
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return lambda: timed(once)
 
 
-def best_engine(rows: list[Row]) -> Row:
-    """Return the row of the fastest engine; loops of torch are none."""
-    return min((row for row in rows if not row.engine.startswith("torch")), key=lambda row: row.wall_ms)
+def best_engine(rows: Sequence[Row]) -> Row:
+    """Return the row of the fastest engine; loops of torch are none, nor are other simulators."""
+    return min((row for row in rows if row.engine in ENGINES), key=lambda row: row.wall_ms)
 
 
-def row_of(rows: list[Row], engine: str) -> Row | None:
+def row_of(rows: Sequence[Row], engine: str) -> Row | None:
     """Return the row of one engine or loop, if it ran."""
     return next((row for row in rows if row.engine == engine), None)
 
@@ -151,8 +163,8 @@ def _engines(case: Case, threads: int, device: DeviceName) -> Mapping[str, Calla
     return {engine.name: rounds_of(engine) for engine in engines}
 
 
-def _row(case: Case, name: str, times: list[tuple[float, float]], gpu: Gpu | None) -> Row:
-    wall, cpu = (min(each) for each in zip(*times, strict=True))
+def _row(case: Case, name: str, turns: list[Cost], gpu: Gpu | None) -> Row:
+    wall, cpu = (min(each) for each in zip(*turns, strict=True))
     steps = 1 if name == LARGE else case.steps
     return Row(
         case.name,
@@ -164,5 +176,6 @@ def _row(case: Case, name: str, times: list[tuple[float, float]], gpu: Gpu | Non
         round(wall * 1e3 / case.clients, 4),
         round(cpu * 1e3 / case.clients, 4),
         round(case.clients * case.images * steps / wall, 1),
+        tuple(turns),
         gpu,
     )

@@ -15,7 +15,7 @@ from device_sdk.runtimes.torch_runtime import DeviceName
 from mien.errors import MissingDependencyError
 from mien.shell import cli
 from simulation.bench.cases import Case, face_network, small
-from simulation.bench.measure import DRAWN, REGISTERED, Row, best_engine, compare, select_s
+from simulation.bench.measure import DRAWN, LARGE, REGISTERED, Row, best_engine, compare, select_s
 
 PHONES = 100
 QUICK_PHONES = 20
@@ -46,7 +46,7 @@ def measure(
     groups = []
     for case in _cases(clients, device, quick):
         tell(f"{case.name}, {case.clients} phones x {case.images} images, local steps: {case.steps}")
-        groups.append(compare(case, threads=threads, rounds=2 if quick else 5, device=device, tell=tell))
+        groups.append(compare(case, threads=threads, turns=2 if quick else 5, device=device, tell=tell))
     return {
         "cases": [_record(rows) for rows in groups],
         "recommended": best_engine(groups[-1]).engine,
@@ -75,9 +75,9 @@ def _record(rows: list[Row]) -> dict[str, Any]:
         "best": best.engine,
         "ms_per_client": best.wall_ms,
         "cpu_ms_per_client": best.cpu_ms,
-        "over_bare_loop": round(best.wall_ms / loops["torch, bare loop"].wall_ms, 3),
-        "over_resident_model": round(best.wall_ms / loops["torch, resident model"].wall_ms, 3),
-        "throughput_over_large_batch": round(best.images_per_s / loops["torch, large batch"].images_per_s, 3),
+        "over_bare_loop": round(best.over_row(loops["torch, bare loop"])[0], 3),
+        "over_resident_model": round(best.over_row(loops["torch, resident model"])[0], 3),
+        "throughput_over_large_batch": round(loops[LARGE].over_row(best)[0] * best.steps, 3),
         "rows": [row.as_record() for row in rows],
     }
 

@@ -56,9 +56,9 @@ def test_the_resident_loop_leaves_the_model_as_it_was_and_the_bare_one_trains_on
 
 def test_everything_that_is_compared_ran() -> None:
     told: list[str] = []
-    rows = compare(CASE, threads=1, rounds=1, tell=told.append)
+    rows = compare(CASE, threads=1, turns=1, tell=told.append)
     assert [line.split(":")[0].strip() for line in told[:-1]] == [row.engine for row in rows]
-    assert re.fullmatch(r"  1 more rounds of each, in turns: about \d+ s", told[-1])
+    assert re.fullmatch(r"  1 more turns of each: about \d+ s", told[-1])
     assert {"torch, bare loop", "torch, resident model", "torch, large batch", "sequential", "stacked", "fused"} <= {
         row.engine for row in rows
     }
