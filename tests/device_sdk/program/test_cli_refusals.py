@@ -41,7 +41,7 @@ class Phone:
     def says(self, *arguments: str | Path, bound: bool = False, close_stdin: bool = False) -> tuple[int, list[str]]:
         """Return the exit code and the lines on stderr, warnings left out."""
         words = [*(BOUND if bound else []), *command(*arguments, "--home", self.home)]
-        shell = ["bash", "-c", 'exec "$@" <&-', "bash"] if close_stdin else []
+        shell = ["sh", "-c", 'exec "$@" <&-', "sh"] if close_stdin else []
         done = subprocess.run(
             [*shell, *words],
             stdin=subprocess.DEVNULL,

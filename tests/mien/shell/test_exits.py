@@ -111,13 +111,13 @@ def test_nor_is_there_one_where_stderr_is_full(how: str, expected: int) -> None:
 
 
 def test_an_answer_to_a_closed_output_is_none() -> None:
-    found, _, err = ended("say", before=("bash", "-c", 'exec "$@" >&-', "bash"))
+    found, _, err = ended("say", before=("sh", "-c", 'exec "$@" >&-', "sh"))
     assert found == TABLE[NotFoundError].exit_code
     assert "the output is closed; leave it open" in err
 
 
 def test_a_closed_stderr_keeps_no_answer_back() -> None:
-    found, out, _ = ended("warn", before=("bash", "-c", 'exec "$@" 2>&-', "bash"))
+    found, out, _ = ended("warn", before=("sh", "-c", 'exec "$@" 2>&-', "sh"))
     assert found == 0
     assert "Match" in out
 
