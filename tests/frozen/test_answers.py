@@ -19,7 +19,8 @@ import pytest
 
 from coordinator.keys import pki
 from mien.shell.keys import p256_key
-from tests.frozen.make import Programs, free_ports, serving
+from simulation.testing import free_port
+from tests.frozen.make import Programs, serving
 from tests.frozen.test_cli import changes
 from tests.programs import run
 
@@ -67,7 +68,7 @@ def shape(value: Any) -> Any:
 def answers(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Run every command and yield its line with its answer."""
     programs = Programs(Path(sys.executable).parent.parent, folder)
-    join, admin, rounds = (f"127.0.0.1:{port}" for port in free_ports(3))
+    join, admin, rounds = (f"127.0.0.1:{free_port()}" for _ in range(3))
     names = {"join": join, "admin": admin, "rounds": rounds, "T": str(folder), "tiny": str(HERE / "tiny")}
     names |= {
         letter: str(folder / name)

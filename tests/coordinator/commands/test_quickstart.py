@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from coordinator.release.signing import read_key
 from mien.errors import AlreadyExistsError, ConfigError, MienError
 from mien.models.bundles import name_of
 from mien.protocol.invite import Invite
+from mien.shell.keys import SYSTEM_RANDOM
 from mien.shell.lock import exclusive
 
 
@@ -132,15 +134,23 @@ def test_invites_that_are_used_or_over_no_longer_work(tmp_path: Path) -> None:
 
 @pytest.fixture(name="taken")
 def port_taken() -> Iterator[int]:
-    """A port at which somebody listens, with room above it for those of a fleet."""
-    with socket.socket() as listener:
-        for port in range(20_000, 60_000):
+    """A port at which somebody listens, the others of a fleet of which it is one being free.
+
+    It is below all that other tests' servers are given: one of theirs may have ended, and comes back to its port.
+    """
+    for last in SYSTEM_RANDOM.sample(range(10_007, 12_000, 8), 200):
+        with contextlib.ExitStack() as stack:
+            below, taken = [stack.enter_context(socket.socket()) for _ in range(3)], socket.socket()
+            stack.enter_context(taken)
             try:
-                listener.bind(("127.0.0.1", port))
+                for number, each in enumerate((taken, *below)):
+                    each.bind(("127.0.0.1", last - number))
             except OSError:
                 continue
-            listener.listen()
-            yield port
+            for each in below:
+                each.close()
+            taken.listen()
+            yield last
             return
     pytest.skip("no port is free")
 
