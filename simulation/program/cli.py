@@ -117,15 +117,14 @@ def run_command(
         cli.emit(summary, as_json=as_json, human=lambda: _print_plan(summary))
         return
     folder = out or Path("out/runs") / spec.name
-    write = TensorBoard.watching(tensorboard) if tensorboard else None
-    with said_when_interrupted(lambda: _stopped(folder)), watching(spec.name) as watcher:
+    stopped = said_when_interrupted(lambda: _stopped(folder))
+    with stopped, watching(spec.name) as watcher, TensorBoard.watching(tensorboard) as write:
         if swept:
             watcher.tell(f"{experiment.name} has a table [sweep], which run leaves out: mien-sim sweep runs all of it")
 
         def after_round(record: Mapping[str, Any], total: int) -> None:
             watcher.show(int(record["round"]), total)
-            if write:
-                write(record)
+            write(record)
 
         result = run_experiment(
             spec, folder, root, resume=resume, tell=watcher.tell, after_round=after_round, address=address, on=device

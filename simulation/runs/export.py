@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -93,16 +94,20 @@ class TensorBoard:
         return self
 
     @classmethod
-    def watching(cls, folder: Path) -> Callable[[Mapping[str, Any]], None]:
-        """Return what writes the records of a run that goes on, from the first one that it is given."""
+    @contextlib.contextmanager
+    def watching(cls, folder: Path | None) -> Iterator[Callable[[Mapping[str, Any]], None]]:
+        """Yield what writes the records of a run that goes on, from the first one that it is given; None: nowhere."""
         boards: list[TensorBoard] = []
+        with contextlib.ExitStack() as opened:
 
-        def write(record: Mapping[str, Any]) -> None:
-            if not boards:
-                boards.append(cls(folder, next_round=int(record["round"])))
-            boards[0].round(record)
+            def write(record: Mapping[str, Any]) -> None:
+                if folder is None:
+                    return
+                if not boards:
+                    boards.append(opened.enter_context(cls(folder, next_round=int(record["round"]))))
+                boards[0].round(record)
 
-        return write
+            yield write
 
     def __exit__(
         self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None

@@ -273,15 +273,15 @@ def measure_run(job: Job, *, runs: Path, root: Path, events: Path | None = None)
     spec = with_changes(spec, seed=job.seed)
     folder = runs / run_name(job.row, job.seed)
     going_on = RunFolder(folder).experiment.is_file()
-    write = TensorBoard.watching(events / folder.name) if events else None
-    result = run_experiment(
-        spec,
-        folder,
-        root,
-        resume=going_on,
-        tell=lambda _text: None,
-        after_round=lambda record, _total: write(record) if write else None,
-    )
+    with TensorBoard.watching(events / folder.name if events else None) as write:
+        result = run_experiment(
+            spec,
+            folder,
+            root,
+            resume=going_on,
+            tell=lambda _text: None,
+            after_round=lambda record, _total: write(record),
+        )
     after = result["after"]
     figures = {"eer_before": result["before"]["eer"], "eer": after["eer"], "eer_low": after["eer_low"]}
     figures |= {f"tar_{point['target_fmr']:g}": point["tar"] for point in after["points"] if "tar" in point}

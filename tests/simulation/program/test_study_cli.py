@@ -8,6 +8,7 @@ import re
 import resource
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -109,8 +110,10 @@ def test_answers_for_machines(finished: Path, tmp_path: Path) -> None:
 def test_run_says_that_the_sweep_is_left_out(experiment: Path, tmp_path: Path) -> None:
     experiment.write_text(BASE.replace("rounds = 2", "rounds = 1") + "[sweep]\nseeds = [3, 4]\n")
     options = ["--out", str(tmp_path / "out"), "--tensorboard", str(tmp_path / "events"), "--json"]
+    before = set(threading.enumerate())
     done = CliRunner().invoke(app, ["run", str(experiment), *options])
     assert done.exit_code == 0, done.output
+    assert set(threading.enumerate()) <= before, "who writes the events has ended"
     assert "mien-sim sweep runs all of it" in done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["cpu_s"] > 0
     assert list((tmp_path / "events").glob("events.out.*"))
