@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 MAX_THETA_BYTES: Final = 2**30
 MAX_SHARD_BYTES: Final = 2**28
 _HEX: Final = re.compile(r"[0-9a-f]{64}")
+_REMEDY: Final = "call `Device.update()` to fetch it again"
 
 
 @dataclass(frozen=True)
@@ -318,10 +319,10 @@ def _to_json(manifest: Manifest) -> bytes:
 
 
 def _from_json(data: bytes) -> Manifest:
-    stored: Mapping[str, Any] = parse_json(data, what="the stored manifest")
+    stored: Mapping[str, Any] = parse_json(data, what="the stored manifest", remedy=_REMEDY)
     try:
         theta, shard = BlobId(*stored["theta"]), stored["public_shard"]
         spec_json = stored["spec_json"].encode()
         return Manifest(stored["model_id"], spec_json, theta, BlobId(*shard) if shard else None, released=False)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CorruptDataError("a stored manifest is damaged; call `Device.update()` to fetch it again") from error
+        raise CorruptDataError(f"the stored manifest is damaged; {_REMEDY}") from error

@@ -116,7 +116,10 @@ class ReleaseGuard:
         """Return the highest release that was accepted under this key."""
         if not self._path.exists():
             return None
-        value: Any = parse_json(read_limited(self._path, MAX_JSON_BYTES, what=self._path.name), what=self._path.name)
+        what = "what this device remembers of releases"
+        # Not forgotten by itself: whoever can damage the file would have the device take an older release.
+        remedy = f"restore {self._path} from a copy, or delete it: then any signed release is taken, also an older one"
+        value: Any = parse_json(read_limited(self._path, MAX_JSON_BYTES, what=what), what=what, remedy=remedy)
         try:
             seen = from_mapping(SeenRelease, value if isinstance(value, dict) else {})
         except ConfigError as error:

@@ -83,7 +83,7 @@ class VariantStore:
             raise NotFoundError("that variant of the model is not on this device; call `Device.update()`")
         data = read_limited(path, MAX_JSON_BYTES, what="the stored variant")
         try:
-            value = parse_json(data, what="the stored variant")
+            value = parse_json(data, what="the stored variant", remedy="call `Device.update()` to fetch it again")
             variant = from_mapping(Variant, value if isinstance(value, dict) else {})
         except ConfigError as error:
             raise VersionError("the stored variant is of another version; call `Device.update()`") from error

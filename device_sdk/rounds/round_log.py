@@ -125,11 +125,12 @@ class LogFiles:
         if not self.evidence_path.exists():
             return []
         what = "the evidence of lies about the log"
-        found = parse_json(read_limited(self.evidence_path, 16 * _MAX_BYTES, what=what), what=what)
+        remedy = f"put {self.evidence_path.name} aside, and hand on what is in it"
+        found = parse_json(read_limited(self.evidence_path, 16 * _MAX_BYTES, what=what), what=what, remedy=remedy)
         if not isinstance(found, list) or not all(
             isinstance(each, dict) and {"why", "statement"} <= set(each) for each in found
         ):
-            raise CorruptDataError(f"{what} is damaged; put {self.evidence_path.name} aside, and hand on what is in it")
+            raise CorruptDataError(f"{what} is damaged; {remedy}")
         return found
 
     def begin_anew(self) -> Path | None:

@@ -161,9 +161,10 @@ class IdentityFiles:
                 "this device has not joined yet; ask the operator for an invite, then call `Device.join()`"
             )
         data = read_limited(self._home.identity, _MAX_BYTES, what="the device's identity")
-        stored = parse_json(data, what="the device's identity")
+        remedy = f"restore {self._home.identity} from a copy, or delete it and join again with a new invite"
+        stored = parse_json(data, what="the device's identity", remedy=remedy)
         if not isinstance(stored, dict) or stored.get("format") != FORMAT:
-            raise CorruptDataError("the device's identity is of another format; upgrade mien, or join again")
+            raise CorruptDataError(f"the device's identity is of another format; upgrade mien, or {remedy}")
         stored.setdefault("release_key", "")
         stored.setdefault("witness_key", "")
         try:
@@ -175,7 +176,7 @@ class IdentityFiles:
             fields["witnesses_needed"] = int(stored.get("witnesses_needed", 0))
             identity = Identity(key=self.key(), **fields)
         except (KeyError, TypeError, ValueError) as error:
-            raise CorruptDataError("the device's identity is damaged; join again with a new invite") from error
+            raise CorruptDataError(f"the device's identity is damaged; {remedy}") from error
         check_device_certificate(identity.certificate, identity.key, identity.registrar_ca)
         return identity
 

@@ -160,8 +160,10 @@ def test_a_damaged_manifest_is_noticed(server: Server, store: ModelStore, conten
     fetched = store.fetch(server.client, manifest())
     (store._folder / f"{fetched.model_id}.json").write_bytes(content)
     assert not store.has(fetched.model_id)
-    with pytest.raises(CorruptDataError):
+    with pytest.raises(CorruptDataError, match="update"):
         store.load(fetched.model_id)
+    store.fetch(server.client, manifest())
+    assert store.has(fetched.model_id)
 
 
 @pytest.mark.parametrize(

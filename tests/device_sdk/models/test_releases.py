@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,20 @@ def test_a_release_that_another_process_overtook_is_not_accepted(guard: ReleaseG
         guard.accept(checked)
     with pytest.raises(CorruptDataError):
         guard.check(offered("a", 5))
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"sequence": NaN}'])
+def test_what_was_remembered_and_is_damaged_is_forgotten_by_nobody_but_its_owner(
+    guard: ReleaseGuard, tmp_path: Path, damage: str
+) -> None:
+    take(guard, offered("b", 6))
+    path = tmp_path / "release.json"
+    path.write_text(damage)
+    for release in (offered("a", 5), offered("c", 7)):
+        with pytest.raises(CorruptDataError, match=re.escape(f"restore {path} from a copy, or delete it: then any")):
+            guard.check(release)
+    path.unlink()
+    take(guard, offered("c", 7))
 
 
 def test_many_processes_at_once_remember_the_newest(tmp_path: Path) -> None:

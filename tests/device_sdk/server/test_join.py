@@ -373,9 +373,22 @@ def test_a_damaged_identity_is_refused(registrar: LocalRegistrar, home: Home, fi
         home.identity.write_text(json.dumps({**stored, **change}))
         with pytest.raises((CorruptDataError, CertificateError)):
             files.load()
-    home.identity.write_text("{")
-    with pytest.raises(CorruptDataError):
-        files.load()
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"format": 9}', '{"format": 1}'])
+def test_what_a_damaged_identity_asks_for_helps(
+    registrar: LocalRegistrar, home: Home, files: IdentityFiles, damage: str
+) -> None:
+    """A new invite alone does not: joining looks at the identity first."""
+    attempt(invite_of(registrar), files)
+    home.identity.write_text(damage)
+    again = invite_of(registrar)
+    remedy = f"restore {home.identity} from a copy, or delete it and join again with a new invite"
+    with pytest.raises(CorruptDataError, match=re.escape(remedy)):
+        attempt(again, files)
+    home.identity.unlink()
+    attempt(again, files)
+    assert files.load().device_id
 
 
 def test_a_swapped_private_key_is_refused(
