@@ -48,6 +48,7 @@ import mien.client.train.GraphRuntime;
 import mien.client.train.OrtEngine;
 import mien.client.wire.Bytes;
 import mien.client.wire.Invite;
+import mien.client.wire.Retry;
 
 /**
  * One device's home, and all that an app does with it: join, enrol, verify, take part in rounds, renew, leave.
@@ -252,7 +253,7 @@ public final class Device implements AutoCloseable {
 
     /** Gets the next certificate now; {@link #connect} does it by itself when a third of its life is left. */
     public Identity renew() {
-        return Edge.run(joining::renew);
+        return Edge.run(() -> joining.renew(Retry.PATIENT_MS));
     }
 
     /**
@@ -472,11 +473,19 @@ public final class Device implements AutoCloseable {
      * round: it updates afterwards.
      */
     public boolean update() {
+        return update(Retry.PATIENT_MS);
+    }
+
+    /**
+     * The same, which gives up once there was no progress for so long: {@link Retry#AT_A_SCREEN_MS} where somebody waits to be
+     * told. What was fetched stays, and the next call goes on from there.
+     */
+    public boolean update(long patienceMs) {
         if (!busy.tryLock()) {
             throw new MienException(
                     ErrorCode.DRAINING, "this device takes part in a round now, and updates by itself after it");
         }
-        try (CoordinatorClient client = connect()) {
+        try (CoordinatorClient client = connect(patienceMs)) {
             return Edge.run(() -> update(client, () -> {}));
         } finally {
             busy.unlock();
@@ -688,11 +697,17 @@ public final class Device implements AutoCloseable {
      * little of it is left, and what the coordinator has not been told of participation is told.
      */
     public CoordinatorClient connect() {
-        return Edge.run(this::opened);
+        return connect(Retry.PATIENT_MS);
     }
 
-    private CoordinatorClient opened() {
-        CoordinatorClient client = new CoordinatorClient(freshIdentity(), clock, random, journal::count, lastAddress);
+    /** The same, on which every call is repeated until there was no progress for so long. */
+    public CoordinatorClient connect(long patienceMs) {
+        return Edge.run(() -> opened(patienceMs));
+    }
+
+    private CoordinatorClient opened(long patienceMs) {
+        CoordinatorClient client =
+                new CoordinatorClient(freshIdentity(patienceMs), clock, random, journal::count, lastAddress, patienceMs);
         boolean done = false;
         try {
             client.hello();
@@ -710,13 +725,13 @@ public final class Device implements AutoCloseable {
         }
     }
 
-    private Identity freshIdentity() {
+    private Identity freshIdentity(long patienceMs) {
         Identity identity = identity();
         if (!joining.isRenewalDue(identity)) {
             return identity;
         }
         try {
-            return joining.renew();
+            return joining.renew(patienceMs);
         } catch (MienException error) {
             if (!error.code().isTransient()) {
                 throw error;

@@ -12,6 +12,7 @@ import mien.client.MienException;
 import mien.client.vision.FaceReader;
 import mien.client.vision.Hint;
 import mien.client.vision.YuNet;
+import mien.client.wire.Retry;
 
 /** What faces are found and recognised with, and how a person is told to stand better. */
 public final class Faces {
@@ -34,7 +35,7 @@ public final class Faces {
             if (error.code() != ErrorCode.NOT_FOUND) {
                 throw error;
             }
-            device.update();
+            device.update(Retry.AT_A_SCREEN_MS);
         }
         if (reader == null) {
             reader = new FaceReader(YuNet.of(detector(context.getAssets())));

@@ -16,6 +16,7 @@ import mien.client.ErrorCode;
 import mien.client.MienException;
 import mien.client.join.Identity;
 import mien.client.wire.Invite;
+import mien.client.wire.Retry;
 
 /** Joining by an invite, pasted or scanned; whom it names is shown before anything is sent. */
 public final class JoinActivity extends Screen {
@@ -150,7 +151,7 @@ public final class JoinActivity extends Screen {
         say(getString(R.string.join_fetching));
         Phone phone = phone();
         keepOn(
-                () -> phone.device().update(),
+                () -> phone.device().update(Retry.AT_A_SCREEN_MS),
                 (screen, changed) -> ((JoinActivity) screen).ready(),
                 (screen, error) -> ((JoinActivity) screen).withoutModel(error));
     }

@@ -21,6 +21,7 @@ import mien.client.Status;
 import mien.client.model.Model;
 import mien.client.model.ModelSpec;
 import mien.client.model.Subject;
+import mien.client.wire.Retry;
 import mien.client.wire.Texts;
 
 /** Which fleet, which model with which thresholds and where those come from, what was agreed to, and what this app is. */
@@ -154,7 +155,7 @@ public final class SettingsActivity extends Screen {
     private void update() {
         say(getString(R.string.model_updating));
         ask(
-                () -> phone().device().update(),
+                () -> phone().device().update(Retry.AT_A_SCREEN_MS),
                 changed -> {
                     say(getString(changed ? R.string.model_updated : R.string.model_current));
                     work(() -> phone().device().status(), this::showStatus);

@@ -41,7 +41,9 @@ public final class Joining {
     private static final String FILE = "identity.json";
     private static final String CHECK = "sha256";
     private static final String REGISTRAR = "the registrar";
-    private static final long PATIENCE_MS = 20_000;
+    /** Longest that the registrar is asked for a renewal; the old certificate may have days left. */
+    private static final long RENEWAL_MS = 20_000;
+
     private static final long CALL_S = 20;
     private static final double RENEW_BELOW = 1.0 / 3;
     private static final byte[] RENEWAL = Bytes.utf8("mien/v1/renew");
@@ -99,7 +101,7 @@ public final class Joining {
             asked.addAttestationChainDer(bytes(certificate));
         }
         JoinRequest request = asked.build();
-        JoinReply reply = ask(address, authority, (stub, skewMs) -> admitted(stub, request, invite));
+        JoinReply reply = ask(address, authority, Retry.AT_A_SCREEN_MS, (stub, skewMs) -> admitted(stub, request, invite));
         // 4. The answer is checked piece by piece, then stored as a whole.
         Identity identity = checked(reply, key.pair, authority, invite, address, knownWitnessKey, knownFurther);
         if (!identity.deviceId.equals(deviceId())) {
@@ -130,14 +132,18 @@ public final class Joining {
         }
     }
 
-    /** Returns the identity with its next certificate, stored; key and device id stay the same. */
-    public Identity renew() {
+    /**
+     * Returns the identity with its next certificate, stored; key and device id stay the same. The registrar is asked again
+     * for so long at most, and never longer than {@link #RENEWAL_MS}.
+     */
+    public Identity renew(long patienceMs) {
         Identity present = load();
         byte[] csr = Csr.of(present.key);
         JoinReply reply =
                 ask(
                         present.registrarAddress,
                         present.registrarCa,
+                        Math.min(patienceMs, RENEWAL_MS),
                         (stub, skewMs) -> {
                             // By the registrar's clock, so that a slightly wrong one of ours does not stand in the way.
                             long unixMs = clock.unixMs() + skewMs;
@@ -253,14 +259,14 @@ public final class Joining {
         JoinReply ask(RegistrarGrpc.RegistrarBlockingStub stub, long skewMs);
     }
 
-    private JoinReply ask(Address address, X509Certificate authority, Question question) {
+    private JoinReply ask(Address address, X509Certificate authority, long patienceMs, Question question) {
         ManagedChannel channel = Channels.open(address, authority, null, new Traffic());
         try {
             RegistrarGrpc.RegistrarBlockingStub stub = RegistrarGrpc.newBlockingStub(channel);
             return Retry.call(
                     clock,
                     random,
-                    PATIENCE_MS,
+                    patienceMs,
                     REGISTRAR,
                     () -> {
                         RegistrarGrpc.RegistrarBlockingStub timed = stub.withDeadlineAfter(CALL_S, TimeUnit.SECONDS);

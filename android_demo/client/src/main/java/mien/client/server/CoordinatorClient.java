@@ -54,7 +54,6 @@ import mien.v1.RoundsOuterClass.UploadStatusRequest;
 /** The coordinator as a device sees it: every call may be repeated, transfers go on where they stopped. */
 public final class CoordinatorClient implements AutoCloseable, ModelStore.Source {
     private static final String SERVER = "the coordinator";
-    private static final long PATIENCE_MS = 120_000;
     private static final long CALL_S = 20;
     /** Long, because the server answers when a round begins. */
     private static final long CHECK_IN_S = 150;
@@ -85,6 +84,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     private volatile RoundsGrpc.RoundsBlockingStub rounds;
     private volatile ModelsGrpc.ModelsBlockingStub models;
     private final LastAddress last;
+    private final long patienceMs;
     private String leftAlone = "";
     private long leftAloneUntilMs;
 
@@ -141,9 +141,14 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
         }
     }
 
-    /** Connects when it is first used, where {@code last} says; its counter hears of each call's bytes. */
-    public CoordinatorClient(Identity identity, Clock clock, Random random, Counter counter, LastAddress last) {
+    /**
+     * Connects when it is first used, where {@code last} says; its counter hears of each call's bytes. What fails is tried
+     * again until there was no progress for so long ({@link Retry}).
+     */
+    public CoordinatorClient(
+            Identity identity, Clock clock, Random random, Counter counter, LastAddress last, long patienceMs) {
         this.last = last;
+        this.patienceMs = patienceMs;
         this.counter = counter;
         this.identity = identity;
         this.clock = clock;
@@ -233,7 +238,7 @@ public final class CoordinatorClient implements AutoCloseable, ModelStore.Source
     }
 
     private Retry patience() {
-        return new Retry(clock, random, PATIENCE_MS, this::goBack);
+        return new Retry(clock, random, patienceMs, this::goBack);
     }
 
     @Override

@@ -11,6 +11,12 @@ import mien.client.MienException;
  * does not return in step, until there was no progress for {@code giveUpMs}.
  */
 public final class Retry {
+    /** How long work that nobody waits for goes without progress before it gives up. */
+    public static final long PATIENT_MS = 120_000;
+
+    /** The same where somebody waits at a screen, to be told what to do. */
+    public static final long AT_A_SCREEN_MS = 8_000;
+
     private static final long FIRST_MS = 500;
     private static final long LONGEST_MS = 30_000;
 
