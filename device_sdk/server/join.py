@@ -55,9 +55,11 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
     """Return the identity that an invite gives this home, stored; the same invite again returns the same identity.
 
     Raises FingerprintError for servers that the invite does not name, InviteError for a token that is used up,
-    AlreadyExistsError when the home belongs to another fleet, CertificateError when the clock is off.
+    AlreadyExistsError when the home belongs to another fleet, CertificateError when the clock is off. Witnesses that
+    this home knows stay those whose cosignatures it wants, whatever the registrar names now.
     """
     used = hashlib.sha256(invite.token.encode()).hexdigest()
+    present: Identity | None = None
     if files.joined():
         present = files.load()
         _check_same_fleet(present, invite)
@@ -77,7 +79,7 @@ def join(invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random
     # 4. The answer is checked piece by piece, then stored as a whole.
     pinned = invite.coordinator_ca_sha256
     identity = _identity(unverified_reply, key, authority, invite.registrar_address, pinned)
-    identity = replace(identity, invite_sha256=used)
+    identity = _with_known_witnesses(replace(identity, invite_sha256=used), present)
     check_period(identity.certificate, clock.now_utc(), whose="this device's")
     files.save(identity)
     return identity
@@ -104,15 +106,26 @@ def renew(identity: Identity, files: IdentityKeeper, clock: Clock, rng: random.R
             "the registrar renewed this device's certificate into another population, which only an invite does; the "
             "certificate stays as it was, ask the operator"
         )
-    # A renewal brings a release key, and witnesses', to a device that has none, and never others.
+    # A renewal brings a release key to a device that has none, and never another.
     release_key = identity.release_key or renewed.release_key
-    witness = identity.witness_key or renewed.witness_key
-    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key, witness_key=witness)
-    if identity.further_witnesses:
-        further, needed = identity.further_witnesses, identity.witnesses_needed
-        renewed = replace(renewed, further_witnesses=further, witnesses_needed=needed)
+    renewed = replace(renewed, invite_sha256=identity.invite_sha256, release_key=release_key)
+    renewed = _with_known_witnesses(renewed, identity)
     files.save(renewed)
     return renewed
+
+
+def _with_known_witnesses(made: Identity, known: Identity | None) -> Identity:
+    """Return an identity with the witnesses that a home knew before, where it knew any.
+
+    They are there for a registrar that lies: it may name some to a device that has none, and never others. Nor may it
+    add to those of whom a few are enough, for then its own would do.
+    """
+    if known is None:
+        return made
+    made = replace(made, witness_key=known.witness_key or made.witness_key)
+    if not known.further_witnesses:
+        return made
+    return replace(made, further_witnesses=known.further_witnesses, witnesses_needed=known.witnesses_needed)
 
 
 def relocate(identity: Identity, invite: Invite, files: IdentityKeeper, clock: Clock, rng: random.Random) -> Identity:

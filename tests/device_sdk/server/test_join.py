@@ -279,7 +279,7 @@ def test_sums_count_for_the_population_that_a_running_program_moved_to(
         assert device.attempts.participations() == (ROUND,)
 
 
-def test_a_device_pins_further_witnesses_and_a_renewal_never_brings_others(tmp_path: Path) -> None:
+def test_a_device_pins_further_witnesses_and_neither_renewal_nor_invite_brings_others(tmp_path: Path) -> None:
     keys = tuple(str(NoteKey.named(WITNESS, bytes([n]) * 32)) for n in (1, 2, 3))
     folder = tmp_path / "registrar"
     home = Home.at(tmp_path / "phone")
@@ -293,6 +293,14 @@ def test_a_device_pins_further_witnesses_and_a_renewal_never_brings_others(tmp_p
         assert renew(fresh, files, ShiftedClock(), random.Random(0)).further_witnesses == keys[2:]
         before = replace(identity, further_witnesses=(), witnesses_needed=0)
         assert renew(before, files, ShiftedClock(), random.Random(0)).quorum == identity.quorum
+        own = str(NoteKey.named(WITNESS, bytes([9]) * 32))
+        for known in (before, replace(fresh, witness_key=own)):
+            files.save(known)
+            anew = attempt(invite_of(registrar), files)
+            assert anew.invite_sha256 != identity.invite_sha256
+            assert anew.witness_key == known.witness_key
+            assert anew.further_witnesses == (known.further_witnesses or identity.further_witnesses)
+            assert anew.witnesses_needed == 1
     stored = json.loads(home.identity.read_text())
     del stored["further_witnesses"], stored["witnesses_needed"]
     home.identity.write_text(json.dumps(stored))
