@@ -62,6 +62,7 @@ from mien.errors import (
     CohortError,
     ConfigError,
     CorruptDataError,
+    InputError,
     LateError,
     LayoutMismatchError,
     MienError,
@@ -555,14 +556,17 @@ class Participant:
         ref = pending.ref
         try:
             counts = self.client.upload_accepted(ref)
-            held = self.waiting.take(ref)
+            held, disagreed = self.waiting.take(ref), None
+            if not counts and not (held is None and self._has_begun(pending)):
+                with self._holding(held):
+                    disagreed = self._disagreed(pending)
             keys_gone = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
             if held is None and counts and pending.terms is not None:
                 # Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
                 self._leave(ref, keys_gone)
             elif held is None and not counts and self._has_begun(pending):
                 return self._refuse(ref, keys_gone, pending)
-            elif not counts and (disagreed := self._disagreed(pending)) is not None:
+            elif disagreed is not None:
                 if held is not None:
                     held.forget()
                 outcome = self._settle_uncounted(pending, disagreed.code, disagreed.message)
@@ -578,8 +582,21 @@ class Participant:
         except _PART_IS_BAD as error:
             return self._refuse(ref, error, pending)
 
-    def _disagreed(self, pending: Pending) -> MienError | None:
-        """Return why the owner, as this program was started now, does not agree to send what it trained; None if so."""
+    @contextmanager
+    def _holding(self, held: MaskedPart | None) -> Iterator[None]:
+        """Hold keys for the next call again where a block, which only asks, fails."""
+        try:
+            yield
+        except MienError:
+            if held is not None:
+                self.waiting.hold(held)
+            raise
+
+    def _disagreed(self, pending: Pending) -> InputError | None:
+        """Return why the owner, as this program was started now, does not agree to send what it trained; None if so.
+
+        Raises what keeps it from knowing: a disk or key store that fails for a moment has refused nothing.
+        """
         try:
             if pending.asked is None:
                 raise ConfigError("an earlier version of this program trained for it, under an agreement now unknown")
@@ -591,7 +608,7 @@ class Participant:
             source = "" if pool.source is None else pool.source.id
             if source != pending.source or not set(pending.people) <= {person.id for person in pool.people}:
                 raise ConfigError("other faces than `participation.person` or `source` now names were used for it")
-        except MienError as error:
+        except InputError as error:
             return error
         return None
 

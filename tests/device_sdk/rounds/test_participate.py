@@ -28,6 +28,7 @@ from mien.errors import (
     ConfigError,
     CorruptDataError,
     DrainingError,
+    FileAccessError,
     LateError,
     LayoutMismatchError,
     MienError,
@@ -244,6 +245,21 @@ def test_what_the_owner_no_longer_agrees_to_is_not_sent_after_a_restart(
     assert bench.kinds() == ["resumed", "not_counted"]
     assert bench.gallery.pending() is None
     assert bench.state_is_old()
+
+
+def test_a_disk_that_fails_for_a_moment_has_refused_nothing(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(_gallery: object) -> None:
+        raise FileAccessError("the disk does not answer; run again")
+
+    bench.script.upload = bench.script.fails_first(999, None, None)
+    refusal(bench, UnreachableError)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(bench.gallery), "people", away)
+        refusal(bench, FileAccessError)
+    assert bench.script.left_with == []
+    bench.script.upload = lambda _: rounds_pb2.UploadStatus(accepted=True)
+    assert bench.gallery.pending() is not None
+    assert isinstance(bench.participant.step(), Counted)
 
 
 def test_what_was_revealed_with_leave_is_not_shown_after_it_ended(bench: Bench) -> None:

@@ -25,6 +25,7 @@ from mien.errors import (
     CertificateError,
     CohortError,
     ConfigError,
+    FileAccessError,
     LayoutMismatchError,
     MienError,
     ModelMismatchError,
@@ -557,6 +558,23 @@ def test_keys_that_wait_end_with_the_deadlines_the_update_and_the_agreement(
                 bench.participant = replace(bench.participant, agreement=replace(agreement, min_cohort=1000))
                 assert isinstance(bench.participant.step(), NotCounted)
         assert forgotten == set(range(1, attempt + 1))
+
+
+def test_keys_wait_on_while_a_disk_does_not_say_who_agrees(
+    bench: Bench, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(_gallery: object) -> None:
+        raise FileAccessError("the disk does not answer; run again")
+
+    attempt = make()
+    lose_the_network(bench, SHARES)
+    with monkeypatch.context() as patched:
+        patched.setattr(type(bench.gallery), "people", away)
+        with pytest.raises(FileAccessError):
+            bench.participant.step()
+    assert bench.script.left_with == []
+    assert isinstance(bench.participant.step(), Counted)
+    assert attempt.opening is not None
 
 
 def test_a_phone_whose_vector_is_in_may_be_late_with_the_rest(bench: Bench, make: Make) -> None:

@@ -67,6 +67,11 @@ public enum ErrorCode {
         return this == KEY_STORE || this == KEY_LOCKED;
     }
 
+    /** Returns whether the disk failed; what was stored before is as it was. */
+    public boolean isOfTheDisk() {
+        return this == DISK_FULL || this == FILE_ACCESS || this == DATABASE;
+    }
+
     /** Returns whether what was stored never opens again: it was changed, or its key is gone. */
     public boolean isGone() {
         return this == CORRUPT_DATA || this == KEY_LOST;

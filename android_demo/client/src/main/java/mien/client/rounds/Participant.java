@@ -529,21 +529,21 @@ public final class Participant {
         }
     }
 
-    /** Returns whether the next call may go on where an error stopped: the network or a key is out of reach for now. */
+    /** Returns whether the next call may go on where an error stopped: network, disk or a key is out of reach for now. */
     private static boolean isKept(MienException error) {
-        return error.code().isTransient() || error.code().isOutOfReach();
+        return error.code().isTransient() || error.code().isOutOfReach() || error.code().isOfTheDisk();
     }
 
     /**
-     * Returns why the owner does not agree any more to send what was trained, null if they do. Throws KEY_STORE and
-     * KEY_LOCKED while nobody can say.
+     * Returns why the owner does not agree any more to send what was trained, null if they do. Throws what keeps this phone
+     * from knowing: a disk or key store that fails for a moment has refused nothing.
      */
-    private MienException withdrawn(Pending pending) {
+    MienException withdrawn(Pending pending) {
         try {
             requireStillAgreed(pending);
             return null;
         } catch (MienException error) {
-            if (error.code().isOutOfReach()) {
+            if (isKept(error)) {
                 throw error;
             }
             return error;

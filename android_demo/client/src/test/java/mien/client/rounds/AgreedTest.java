@@ -8,6 +8,9 @@ import static org.junit.Assert.assertNull;
 import static org.junit.Assert.assertSame;
 import static org.junit.Assert.assertTrue;
 
+import java.nio.file.DirectoryStream;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.Arrays;
 import java.util.Collections;
 import java.util.EnumSet;
@@ -180,6 +183,42 @@ public class AgreedTest {
         assertNotNull(Pending.load(rounds));
         root.folder("keys").delete("rounds.key");
         assertNull("for good: it can never be sent", Pending.load(rounds));
+    }
+
+    @Test
+    public void aDiskThatFailsForAMomentHasRefusedNothing() throws Exception {
+        byte[] task = Bytes.utf8(Vectors.load("golden/client/sums.json").at("tasks").at(0).text());
+        Agreement agreement =
+                new Agreement(4, EnumSet.of(Profile.MALICIOUS_SERVER), Collections.<String>emptySet(), 1, 24);
+        Map<Integer, Long> agreed = Collections.singletonMap(2, gallery.person(2).mark);
+        Pending pending =
+                new Pending(
+                        new RoundRef("task", 1, 1), task, "model", agreed, new byte[] {2}, new LinkedHashMap<>(),
+                        new byte[32], new byte[32]);
+        Path folder = temporary.getRoot().toPath().resolve("gallery");
+        Path aside = folder.resolveSibling("aside");
+        Files.move(folder, aside);
+        Files.createDirectory(folder);
+        try (DirectoryStream<Path> files = Files.newDirectoryStream(aside)) {
+            for (Path each : files) {
+                Files.createDirectory(folder.resolve(each.getFileName())); // nothing that can be read as a file
+            }
+        }
+        Raised.by(ErrorCode.DATABASE, "nobody can say", () -> with(opened(), agreement).withdrawn(pending));
+        try (DirectoryStream<Path> files = Files.newDirectoryStream(folder)) {
+            for (Path each : files) {
+                Files.delete(each);
+            }
+        }
+        Files.delete(folder);
+        Files.move(aside, folder);
+        assertNull("they agree", with(opened(), agreement).withdrawn(pending));
+        gallery.setConsent(2, false, 1000);
+        assertEquals(ErrorCode.CONFIG, with(gallery, agreement).withdrawn(pending).code());
+    }
+
+    private Participant with(Gallery gallery, Agreement agreement) {
+        return new Participant(null, gallery, rounds, null, null, null, agreement, null, null, null, null, null);
     }
 
     @Test
