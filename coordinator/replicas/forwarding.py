@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final
 
 import grpc
@@ -24,9 +24,11 @@ from coordinator.service.access import ALLOWED, AccessInterceptor, Gate, caller
 from coordinator.service.rpc import CallInterceptor, Handler, peer_leaf_pem
 from coordinator.store.store import Store
 from coordinator.store.thread import StoreThread
-from mien.errors import NotFoundError, UnreachableError
+from mien.errors import MienError, NotFoundError, UnreachableError
 from mien.protocol.canonical import task_from_json
 from mien.protocol.ids import PopulationId, TaskId
+from mien.protocol.v1 import operator_pb2
+from mien.rounds.records import TaskState
 from mien.shell.clock import Clock
 
 CALLER_KEY: Final = "mien-caller-bin"
@@ -41,6 +43,10 @@ _ANYWHERE: Final = frozenset({"Hello", "Upload", "GetUploadStatus"})
 """Calls of `Rounds` that any replica answers; all others need the runner of the round."""
 
 _CACHED_LEAVES: Final = 256
+_LIST_TASKS: Final = "/mien.v1.Operator/ListTasks"
+_OTHERS_S: Final = 3.0
+"""How long the other replicas are asked what their phones are for who lists tasks."""
+
 _OF_TASKS: Final = frozenset({"WatchTask", "PauseTask", "ResumeTask", "CancelTask"})
 
 
@@ -99,12 +105,53 @@ class ForwardingInterceptor(CallInterceptor):
         async def routed(request: Any, context: Any) -> Any:
             owner = await self._routes.owner(method, request)
             if owner is None:
-                return await call(request, context)
+                reply = await call(request, context)
+                return await self._with_others(reply, request, context) if method == _LIST_TASKS else reply
             there: Any = self._channel(owner).unary_unary(method)(request.SerializeToString(), **_as_called(context))
             with self._watched(owner, there):
                 return await there
 
         return routed
+
+    async def _with_others(
+        self, reply: operator_pb2.ListTasksReply, request: operator_pb2.ListTasksRequest, context: Any
+    ) -> operator_pb2.ListTasksReply:
+        """Return a list of tasks with what those replicas say of some that run them: they alone hear of their phones.
+
+        What the database has of a task is told at once of one whose replica does not answer.
+        """
+        if self._peers is None:
+            return reply
+        running = {task.task_id: _population_of(task) for task in reply.tasks if not TaskState(task.state).is_over}
+        owners = {population: await self._owner(population) for population in set(running.values())}
+        told = dict[tuple[PopulationId, str], operator_pb2.TaskStatus]()
+        for owner in {each for each in owners.values() if each is not None and each.address is not None}:
+            for task in await self._tasks_of(owner, request, context):
+                told |= {(name, task.task_id): task for name, runs in owners.items() if runs == owner}
+        listed = [
+            told.get((running[each.task_id], each.task_id), each) if each.task_id in running else each
+            for each in reply.tasks
+        ]
+        return operator_pb2.ListTasksReply(tasks=listed)
+
+    async def _owner(self, population: PopulationId) -> Owner | None:
+        try:
+            return await self._keeper.owner(population, is_sure=False)
+        except UnreachableError:  # another one takes it over just now
+            return None
+
+    async def _tasks_of(
+        self, owner: Owner, request: operator_pb2.ListTasksRequest, context: Any
+    ) -> Sequence[operator_pb2.TaskStatus]:
+        """Return all tasks as another replica tells them; none where it does not answer soon."""
+        named = {**_as_called(context), "timeout": min(context.time_remaining() or _OTHERS_S, _OTHERS_S)}
+        channel: Any = self._channel(owner)
+        there = channel.unary_unary(_LIST_TASKS)(request.SerializeToString(), **named)
+        try:
+            with self._watched(owner, there):
+                return operator_pb2.ListTasksReply.FromString(await there).tasks
+        except MienError:
+            return ()
 
     def _stream(self, call: Any, method: str) -> Callable[[Any, Any], AsyncGenerator[Any, None]]:
         async def routed(request: Any, context: Any) -> AsyncGenerator[Any, None]:
@@ -155,6 +202,10 @@ class ForwardingInterceptor(CallInterceptor):
                 calls.pop().cancel()
         if self._peers is not None:
             self._peers.keep_only(view.addresses)
+
+
+def _population_of(task: operator_pb2.TaskStatus) -> PopulationId:
+    return PopulationId(task_from_json(task.task_json).population)
 
 
 def _as_called(context: Any) -> dict[str, Any]:

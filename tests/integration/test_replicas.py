@@ -431,6 +431,26 @@ def test_replicas_are_listed(cluster: Cluster) -> None:
     run(until(are_listed))
 
 
+def test_every_replica_tells_what_the_phones_of_a_task_say_to_its_owner(cluster: Cluster) -> None:
+    """Phones say which sums they have no room for to whom runs the task; an operator may ask any replica."""
+    task = task_of("told", 3, is_masked=True)
+
+    async def told(replica: ReplicaFleet, task_id: str) -> tuple[int, int]:
+        async with replica.operator() as operator:
+            (status,) = [each for each in await operator.tasks() if each.task_id == task_id]
+        return status.num_used_up, status.gathering_there
+
+    async def story() -> None:
+        task_id = await submitted(cluster.replicas[1], task)
+        async with cluster.devices(task.population, [cluster.replicas[1].address] * 2) as (full, ready):
+            full.used_up_day = True
+            await full.check_in()
+            await ready.check_in()
+            assert {await told(replica, task_id) for replica in cluster.replicas} == {(1, 1)}
+
+    run(story())
+
+
 def test_an_upload_that_goes_on_at_another_replica_counts_once(cluster: Cluster) -> None:
     """Half of it arrives at one replica, all of it at another, and all of it again at a third."""
     task = task_of("half", 2, is_masked=False)
