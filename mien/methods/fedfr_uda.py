@@ -198,6 +198,7 @@ def requirements(task: TaskSpec) -> Requirements:
     options = options_of(task)
     return Requirements(
         public_faces=options.clustering.is_calibrated,
+        public_people=2,  # a distance is between those of one person and of another
         objective=objective_name(options.head, options.margin),
         why_synchronous="every sum needs the labelled source, one device that is in one cohort at a time",
     )

@@ -325,9 +325,14 @@ class RunSpec:
                 f"{self.task.method} measures and trains nothing, which an experiment has no figures for; give "
                 "simulation.engines.engine.run_task phones of your own"
             )
-        needs_public = method.requirements(self.task).public_faces
-        if needs_public and self.partition.public == 0:
-            raise ConfigError(f"{self.task.method} needs public faces; set partition.public above 0")
+        requirements = method.requirements(self.task)
+        needs_public, fewest = requirements.public_faces, requirements.public_people
+        if needs_public and self.partition.public < fewest:
+            people = "one person" if fewest == 1 else f"{fewest} people"
+            raise ConfigError(
+                f"{self.task.method} needs public faces, of {people} or more; partition.public is "
+                f"{self.partition.public}, raise it to {fewest}"
+            )
         if self.control == "public_only" and not needs_public:
             raise ConfigError(f"{self.task.method} has no public faces to train on alone; set control to none")
 

@@ -117,6 +117,19 @@ def test_mistakes_are_named(change: tuple[str, str], says: str) -> None:
         parse(SMALL.replace(*change))
 
 
+@pytest.mark.parametrize("public", [0, 1, 2])
+def test_a_clustering_measured_on_public_people_needs_two_of_them(public: int) -> None:
+    """One passed the dry run, and ended the run in its first round."""
+    text = SMALL.replace('method = "fedavg"', 'method = "fedfr_uda"')
+    text = text.replace("margin = 1.0", 'margin = 0.5\nclustering = { algorithm = "c_finch", distance = 0.0 }')
+    text = text.replace("clients = 3", f"clients = 3\npublic = {public}")
+    if public == 2:
+        assert parse(text).partition.public == 2
+        return
+    with pytest.raises(ConfigError, match=rf"of 2 people or more; partition.public is {public}, raise it to 2"):
+        parse(text)
+
+
 def test_what_a_run_refuses(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="there is no file"):
         load(tmp_path / "none.toml")
