@@ -233,7 +233,8 @@ class Requirements:
     """Requirements of a task's rounds; the defaults need a model and any device of the population.
 
     `public_faces`: devices need a public shard with the model, so that a task without one is refused when it is
-    submitted and not on every phone, and of `public_people` at least. `validators`: a round has the method's stage in which they judge candidates.
+    submitted and not on every phone, and of `public_people` at least. `validators`: a round has the method's stage in
+    which they judge candidates.
     `objective` names what devices minimise, as `objective_name` does, so that none is asked that has no graph of it;
     empty where any device will do. `other_models` are the ids of those that a device needs beside the round's, `share`
     says which devices may be asked: those in the first so many of the roll-out of the task's model. `caution` warns of

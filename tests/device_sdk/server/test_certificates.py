@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from coordinator.keys import pki
+from device_sdk.server import certificates
 from device_sdk.server.certificates import (
     check_device_certificate,
     fetch_unverified_chain,
@@ -69,14 +72,21 @@ def test_any_damaged_byte_is_the_same_kind_of_error(flip: int) -> None:
 
 
 @contextlib.contextmanager
-def one_handshake(folder: Path, certificate_der: bytes, key_pem: bytes) -> Iterator[str]:
-    """Yield the address of a listener that shows a certificate to one caller."""
+def one_handshake(
+    folder: Path, certificate_der: bytes, key_pem: bytes, *, begins: threading.Event | None = None
+) -> Iterator[str]:
+    """Yield the address of a listener that shows a certificate to one caller, once that `begins` if it is given."""
     (folder / "key").write_bytes(key_pem)
     (folder / "leaf.pem").write_text(ssl.DER_cert_to_PEM_cert(certificate_der))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "leaf.pem", folder / "key")
 
-    with one_caller(lambda caller: context.wrap_socket(caller, server_side=True).close()) as port:
+    def answer(caller: socket.socket) -> None:
+        if begins is not None:
+            begins.wait(60)
+        context.wrap_socket(caller, server_side=True).close()
+
+    with one_caller(answer) as port:
         yield f"127.0.0.1:{port}"
 
 
@@ -109,6 +119,30 @@ def a_dripping_handshake() -> Iterator[str]:
 def test_a_handshake_that_drips_ends_all_the_same() -> None:
     with a_dripping_handshake() as address, pytest.raises(UnreachableError, match="does not answer"):
         fetch_unverified_chain(address, timeout_s=0.5)
+
+
+@pytest.mark.parametrize(("silences", "is_long_enough"), [(1.9, True), (2.1, False)])
+def test_a_handshake_may_take_twice_as_long_as_a_silence(
+    silences: float, is_long_enough: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A phone on a slow network could else never join, however often it tried. The clock alone is made up."""
+    timeout_s, is_heard = 60.0, threading.Event()
+    reads = iter([0.0])
+    monkeypatch.setattr(certificates, "time", SimpleNamespace(monotonic=lambda: next(reads, silences * timeout_s)))
+    leaf = pki.issue_server_leaf(AUTHORITY, ["127.0.0.1"], NOW)
+    poll = select.poll
+
+    def heard() -> select.poll:
+        is_heard.set()
+        return poll()
+
+    monkeypatch.setattr(certificates, "select", SimpleNamespace(poll=heard, POLLIN=select.POLLIN))
+    with one_handshake(tmp_path, to_der(leaf.certificate), leaf.key_pem, begins=is_heard) as address:
+        if is_long_enough:
+            assert fetch_unverified_chain(address, timeout_s=timeout_s)[0] == leaf.certificate
+        else:
+            with pytest.raises(UnreachableError, match="does not answer"):
+                fetch_unverified_chain(address, timeout_s=timeout_s)
 
 
 @pytest.fixture
