@@ -8,9 +8,9 @@ images; each by a phone of its own. `cpu_s` is its processor time, `peak_mb` the
 looked at a hundred times a second, and `home_mb` what its folder holds after the round of statistics: keys, pictures,
 model, graphs.
 
-The operator adds both parts' graphs for ONNX Runtime to the quick start's release, which has those that embed alone;
-ExecuTorch is not measured. Quick: ONNX Runtime alone, and no block. `device` measures a step without the program around
-it.
+The operator adds both parts' graphs for ONNX Runtime to the quick start's release, which has those that embed alone.
+ExecuTorch is not measured: its Python package loads torch, whose memory would be most of what it shows; a phone's
+runtime is without. Quick: ONNX Runtime alone, and no block. `device` measures a step without the program around it.
 """
 
 from __future__ import annotations

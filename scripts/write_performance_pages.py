@@ -239,7 +239,7 @@ def _section(name: str, result: Mapping[str, Any]) -> str:
         "",
         f"`{result['command']}`, {result['machine']}, {said_of_commit(result['commit'])}.",
     ]
-    lines += [f"{key.capitalize()}: {result[key]}." for key in ("protocol", "reference") if key in result]
+    lines += [f"{key.capitalize()}: {result[key]}." for key in ("protocol", "reference", "growth") if key in result]
     if rows:
         lines += ["", "| | measured | aim |", "|---|---|---|", *rows]
     return "\n".join([*lines, ""])
