@@ -9,15 +9,20 @@ Several local steps (`several_steps`) are SGD's with momentum: 1, 5 and 20 of 10
 of 8 and 32, beside pfl-research alone. `pfl_ratio_..._step` is the time of the fastest engine over pfl-research's at
 10^6, the worst of those cases; `..._cpu` the same of processor time, which other programs disturb less.
 
-Figures are of the best round; `over_...` are ratios of wall time. `fused_over_torch` is the throughput of one batched
-pass for a whole cohort over that of plain training, not federated, on the same images: here of MobileFaceNet, trained
-whole, since for the small networks the images are next to nothing (`fused_over_large_batch_...`).
+Everybody takes turns, a peer's process too, which waits for a line before each of its rounds: a turn is a round, or as
+many as take 0.05 s, of which the best counts, right after the others'. A ratio is the median over the turns of that of
+their times, by the wall clock unless it is called `..._cpu`; milliseconds are of the best round. On a machine that ten
+programs shared, five turns' ratios differed by 3 to 11 % (standard deviation), those of least times by 6 to 45 %.
+`fused_over_torch` is the throughput of one batched pass for a whole cohort over that of plain training, not federated,
+on the same images: here of MobileFaceNet, trained whole, since for the small networks the images are next to nothing
+(`fused_over_large_batch_...`).
 `stacked_small_over_torch` is that of `stacked` on the small convolutional network of studies, over a bare loop of the
-same steps. `..._cpu` is each of processor time. A full run also lets a thousand rounds pass and says by how much the
-process grew. Quick: the same phones in fewer rounds, one local step, 100 rounds for memory, several steps of 10^6; the
-engines and loops that the keys are of.
-Peers come last, at the smaller size alone but for several steps: only where an earlier full run has made their
-environments, and for as long as a quick run's time allows; what is left out says why.
+same steps. A full run also lets a thousand rounds pass and says by how much the process grew.
+
+Quick: the same phones in fewer turns, one local step, 100 rounds for memory, several steps of 10^6 in `fused`; the
+engines and loops that the keys are of. pfl-research comes first, at the smaller size alone but for several steps,
+and Flower last, for as long as a quick run's time allows: both only where an earlier full run has made their
+environments. What is left out says why.
 """
 
 from __future__ import annotations
@@ -49,10 +54,12 @@ SIZES: Final = ("1e4", "1e6")
 IMAGES: Final = 5
 CLIENTS: Final = 100
 TURNS: Final = 5
-WHOLE_TURNS: Final = 7
+WHOLE_TURNS: Final = 9
+QUICK_TURNS: Final = {1: 7, 5: 5, 20: 4}
 PEER_TIMEOUT_S: Final = 900.0
 QUICK_S: Final = 38.0
 QUICK_WAYS: Final = ("torch, bare loop", LARGE, "stacked", "fused")
+BATCHED: Final = ("stacked", "fused")
 AIMS: Final = {
     "ms_per_client_1e4": 1.0,
     "ms_per_client_1e6": 6.0,
@@ -84,7 +91,8 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
     asked = orders[:1] if args.quick else orders
     # 1. Beside pfl-research, first, so that a quick run's time is left for it.
     with _guest(PFL, args) as pfl:
-        of_several = {order: _beside(PFL, pfl, order) for order in several}
+        fastest = BATCHED[-1:] if args.quick else BATCHED
+        of_several = {order: _beside(PFL, pfl, order, only=fastest) for order in several}
         peers = {order: [_beside(PFL, pfl, order)] for order in asked}
     # 2. Beside loops of torch.
     ours = {order: _ours(order, only=QUICK_WAYS if args.quick else ()) for order in orders}
@@ -128,20 +136,25 @@ def benchmark(args: argparse.Namespace) -> Mapping[str, Any]:
 
 
 def _orders(quick: bool) -> list[Order]:
-    steps, turns = ((1,), TURNS) if quick else ((1, 5), WHOLE_TURNS)
-    return [Order(size, CLIENTS, turns, IMAGES, number, THREADS) for size in SIZES for number in steps]
+    steps = (1,) if quick else (1, 5)
+    return [Order(size, CLIENTS, _turns(number, quick), IMAGES, number, THREADS) for size in SIZES for number in steps]
 
 
 def _several(quick: bool) -> list[Order]:
     """Return the orders of local steps with momentum, on all of a phone's images each."""
-    sizes, turns = (("1e6",), TURNS) if quick else (tuple(SEVERAL), WHOLE_TURNS)
+    sizes = ("1e6",) if quick else tuple(SEVERAL)
     return [
-        Order(size, clients, turns, images, number, THREADS, MOMENTUM)
+        Order(size, clients, _turns(number, quick), images, number, THREADS, MOMENTUM)
         for size in sizes
         for clients, steps in (SEVERAL[size],)
         for number in steps
         for images in BATCHES
     ]
+
+
+def _turns(steps: int, quick: bool) -> int:
+    """Return in how many turns an order is measured: fewer of the longer ones, where the time is short."""
+    return QUICK_TURNS[steps] if quick else WHOLE_TURNS
 
 
 def _ours(order: Order, *, only: tuple[str, ...] = (), beside: Mapping[str, Way] | None = None) -> list[Row]:
@@ -185,7 +198,7 @@ class Beside:
         return best_engine(self.rows).over_row(self.theirs) if self.theirs else None
 
 
-def _beside(peer: Peer, visitor: Guest, order: Order, *, only: tuple[str, ...] = ("stacked", "fused")) -> Beside:
+def _beside(peer: Peer, visitor: Guest, order: Order, *, only: tuple[str, ...] = BATCHED) -> Beside:
     if visitor.reason:
         return Beside(peer, _ours(order, only=only), visitor.version, visitor.reason)
     rows = _ours(order, only=only, beside={peer.name: visitor.rounds_of(order)})

@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from benchmarks import _common
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
+from simulation.bench.turns import best_of, in_turns, over, timed
 from simulation.faces.datasets import read_people
 from simulation.faces.store import CropStore
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
@@ -34,6 +36,8 @@ TERMS: Final = StoreTerms("CC0", "the faces that come with the package", is_synt
 IMAGES_EACH: Final = 10
 READ: Final = 1000
 REPETITIONS: Final = 5
+TURNS: Final = 7
+TURN_S: Final = 0.05
 
 
 def main() -> None:
@@ -92,21 +96,21 @@ def _reading(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
     opening = [_opened_s(folder) for _ in range(REPETITIONS)]
     store = CropStore(folder)
     order = np.random.default_rng(0).permutation(store.manifest.images)[:READ]
-    ways: Sequence[Callable[[], object]] = (
-        lambda: _touch(store, order),
-        lambda: [decode_image(file) for file in files],
-        lambda: [cv2.imread(str(file)) for file in files],
-    )
-    for way in ways:
-        way()
-    took = [[_cpu_s(way) for way in ways] for _ in range(REPETITIONS)]
-    mapped, decoded, plain = (statistics.median(column) for column in zip(*took, strict=True))
+    reading: Mapping[str, Callable[[], object]] = {
+        "mapped": lambda: _touch(store, order),
+        "decoded": lambda: [decode_image(file) for file in files],
+        "plain": lambda: [cv2.imread(str(file)) for file in files],
+    }
+    for read in reading.values():
+        read()
+    took = in_turns({name: partial(best_of, partial(timed, read), TURN_S) for name, read in reading.items()}, TURNS)
+    mapped, decoded = (statistics.median(cpu_s for _, cpu_s in took[name]) for name in ("mapped", "decoded"))
     return {
         "open_s": round(min(opening), 4),
         "read_per_s": round(READ / mapped),
         "png_per_s": round(READ / decoded),
-        "read_ratio": round(statistics.median(row[1] / row[0] for row in took), 1),
-        "imread_ratio": round(plain / mapped, 1),
+        "read_ratio": round(over(took["decoded"], took["mapped"])[1], 1),
+        "imread_ratio": round(over(took["plain"], took["mapped"])[1], 1),
     }
 
 
@@ -141,9 +145,7 @@ def _indexed(folder: Path, identities: int) -> dict[str, Any]:
 
 
 def _cpu_s(call: Callable[[], object]) -> float:
-    began = time.process_time()
-    call()
-    return time.process_time() - began
+    return timed(call)[1]
 
 
 if __name__ == "__main__":

@@ -116,8 +116,8 @@ def guest(peer: Peer, *, threads: int, timeout_s: float) -> Iterator[Guest]:
         try:
             yield found
         finally:
-            late.cancel()
             _leave(process)
+            late.cancel()
 
 
 def _program(python: Path, peer: Peer, threads: int, said: IO[str]) -> subprocess.Popen[str]:
