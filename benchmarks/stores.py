@@ -26,7 +26,7 @@ from benchmarks import _common
 from device_sdk.faces import ChoiceRule, FacePipeline, decode_image
 from mien.methods.base import Crops
 from mien.specs import FaceInputSpec
-from simulation.bench.turns import best_of, in_turns, over, timed
+from simulation.bench.turns import in_turns, over, timed
 from simulation.faces.datasets import read_people
 from simulation.faces.store import CropStore
 from simulation.faces.writer import Imported, StoreTerms, StoreWriter
@@ -37,7 +37,6 @@ IMAGES_EACH: Final = 10
 READ: Final = 1000
 REPETITIONS: Final = 5
 TURNS: Final = 7
-TURN_S: Final = 0.05
 
 
 def main() -> None:
@@ -103,7 +102,7 @@ def _reading(folder: Path, files: Sequence[Path]) -> dict[str, Any]:
     }
     for read in reading.values():
         read()
-    took = in_turns({name: partial(best_of, partial(timed, read), TURN_S) for name, read in reading.items()}, TURNS)
+    took = in_turns({name: partial(timed, read) for name, read in reading.items()}, TURNS)
     mapped, decoded = (statistics.median(cpu_s for _, cpu_s in took[name]) for name in ("mapped", "decoded"))
     return {
         "open_s": round(min(opening), 4),
