@@ -173,6 +173,7 @@ def test_a_quick_run_has_only_so_much_time_for_flower(tmp_path: Path, monkeypatc
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with taken_for(FLOWER, "exec sleep 600\n", tmp_path, timeout_s=0.0):
         pass
+    monkeypatch.setattr(simulation, "STARTS_WITHIN_S", 1.0)
     with simulation._guest(FLOWER, QUICK, time.monotonic() + 1.5) as late:
         assert late.rounds_of(ORDER)() is None
         assert "did not end within" in late.reason
