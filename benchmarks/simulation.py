@@ -10,8 +10,8 @@ of 8 and 32, beside pfl-research alone. `pfl_ratio_..._step` is the time of the 
 10^6, the worst of those cases; `..._cpu` the same of processor time, which other programs disturb less.
 
 Everybody takes turns, a peer's process too, which waits for a line before each of its rounds: a turn is a round, or as
-many as take 0.05 s, of which the best counts, right after the others'. A ratio is the median over the turns of that of
-their times, by the wall clock unless it is called `..._cpu`; milliseconds are of the best round. On a machine that ten
+many as take 0.05 s, right after the others', and counts as its mean. A ratio is the median over the turns of that of
+their times, by the wall clock unless it is called `..._cpu`; milliseconds are of the best turn. On a machine that ten
 programs shared, five turns' ratios differed by 3 to 11 % (standard deviation), those of least times by 6 to 45 %.
 `fused_over_torch` is the throughput of one batched pass for a whole cohort over that of plain training, not federated,
 on the same images: here of MobileFaceNet, trained whole, since for the small networks the images are next to nothing

@@ -15,7 +15,7 @@ from mien.specs import CohortSpec
 from simulation.bench import loops
 from simulation.bench.cases import Case, small
 from simulation.bench.gpu import Gpu, watched_gpu
-from simulation.bench.turns import Cost, Way, best_of, in_turns, over, timed
+from simulation.bench.turns import Cost, Way, in_turns, mean_of, over, timed
 from simulation.engines.base import Engine, SequentialEngine
 from simulation.engines.engine import select
 from simulation.engines.fused import FusedEngine, why_not_fused
@@ -31,7 +31,7 @@ ENGINES: Final = tuple(engine.name for engine in (SequentialEngine, StackedEngin
 
 @dataclass(frozen=True)
 class Row:
-    """One way of running a round: milliseconds a phone by the wall clock and of CPU, images a second; the best round.
+    """One way of running a round: milliseconds a phone by the wall clock and of CPU, images a second; the best turn.
 
     `turns` has the seconds of each turn, which ratios are of (`over_row`). `gpu` says how busy the GPU was and its peak
     memory, where that is where it ran.
@@ -71,7 +71,7 @@ def compare(
 ) -> list[Row]:
     """Return a row for each engine that can run the case, and for each loop of torch, which take turns.
 
-    A turn is one round, or as many as take `TURN_S`: the best of a few short ones is another one at every run.
+    A turn is one round, or as many as take `TURN_S`: a few short ones are other ones at every run.
 
     Phones keep what they keep from round to round, as in a run. `only` names the engines and loops to be compared.
     `beside` has others that take rounds of the same case; one that takes no turn has no row.
@@ -84,7 +84,7 @@ def compare(
     def turn_of(name: str, way: Way) -> Way:
         def turn() -> Cost | None:
             with watched_gpu(device) as seen:
-                cost = best_of(way, TURN_S)
+                cost = mean_of(way, TURN_S)
             gpus[name] = seen()
             return cost
 
