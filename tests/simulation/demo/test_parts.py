@@ -51,7 +51,9 @@ from tests.simulation.untrained import untrained_model
 
 ODD = Path(__file__).resolve().parents[2] / "data" / "faces"
 SPEC = FaceInputSpec()
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+STUBBORN = """import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('up', flush=True); time.sleep(600)"""
 
 
 def script(path: Path, text: str) -> str:
@@ -201,7 +203,7 @@ for part in ("[1", ",2]\\n[3]\\n[", "4]"):
         def give_up() -> None:
             raise LateError("nothing comes")
 
-        lines = children.lines(script(tmp_path / "p", "import time; time.sleep(60)"), "watch", meanwhile=give_up)
+        lines = children.lines(script(tmp_path / "p", "import time; time.sleep(600)"), "watch", meanwhile=give_up)
         with pytest.raises(LateError, match="nothing comes"):
             next(lines)
         assert not any(child.poll() is None for child in children._children)
@@ -226,7 +228,7 @@ class TestKilled:
     def test_children_and_keys_go(self, tmp_path: Path, at: str) -> None:
         child = script(
             tmp_path / "p",
-            f"import os, time; open({str(tmp_path)!r} + '/pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(60)",
+            f"import os, time; open({str(tmp_path)!r} + '/pid', 'w').write(f'{{os.getpid()}} ')\ntime.sleep(600)",
         )
         text = f"""
 import time
@@ -237,7 +239,7 @@ out, child = Path({str(tmp_path / "out")!r}), {child!r}
 with state_folder(out) as folder, Programs(out / "logs", state=folder) as running:
     (folder / "ca.key").touch()
     {at}
-    time.sleep(60)"""
+    time.sleep(600)"""
         with subprocess.Popen([sys.executable, "-c", text]) as parent:
             wait_for(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text().endswith(" "), 60.0)
             assert (tmp_path / "out" / "state" / "ca.key").exists()
@@ -254,7 +256,7 @@ with state_folder(out) as folder, Programs(out / "logs", state=folder) as runnin
 
     def test_child_that_has_ended_is_nobody_elses_number(self, tmp_path: Path) -> None:
         """Only what still runs is ended: the numbers of processes are used again."""
-        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as stranger:
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as stranger:
             said = f"+{stranger.pid}\n-{stranger.pid}\n"
             guard = subprocess.Popen(
                 [sys.executable, "-m", "simulation.demo.guard", str(os.getpid())], stdin=subprocess.PIPE
@@ -286,13 +288,13 @@ class TestServers:
 
     def test_server_that_never_listens(self, children: Programs, tmp_path: Path) -> None:
         port = free_port()
-        children.start("server", script(tmp_path / "p", "import time; time.sleep(60)"))
+        children.start("server", script(tmp_path / "p", "import time; time.sleep(600)"))
         with pytest.raises(UnreachableError, match="does not answer after 0 s"):
             children.wait_for_port("server", f"127.0.0.1:{port}", timeout_s=0.3)
 
     def test_server_that_listens_late(self, children: Programs, tmp_path: Path) -> None:
         port = free_port()
-        text = f"import socket, time; time.sleep(0.3); s = socket.create_server(('127.0.0.1', {port})); time.sleep(60)"
+        text = f"import socket, time; time.sleep(0.3); s = socket.create_server(('127.0.0.1', {port})); time.sleep(600)"
         children.start("server", script(tmp_path / "p", text))
         children.wait_for_port("server", f"127.0.0.1:{port}")
         children.require_running("server")
@@ -326,7 +328,7 @@ class TestNothingStays:
         return pids
 
     def test_others_end_and_those_that_are_named_stay(self, tmp_path: Path) -> None:
-        text = 'import time; print("up", flush=True); time.sleep(60)'
+        text = 'import time; print("up", flush=True); time.sleep(600)'
         with Programs(tmp_path / "logs") as running:
             kept, *ended = self.start(running, tmp_path, text, text, text)
             running.stop_others("child0", "never started")
@@ -341,7 +343,7 @@ import signal, sys, time
 def end(*_): print("goodbye", flush=True); sys.exit(0)
 signal.signal(signal.SIGTERM, end)
 print("up", flush=True)
-time.sleep(60)"""
+time.sleep(600)"""
         with Programs(tmp_path / "logs") as running:
             (pid,) = self.start(running, tmp_path, text)
         assert not is_running(pid)
@@ -364,7 +366,7 @@ time.sleep(60)"""
         def ends(*_: object) -> None:
             raise SystemExit(1)
 
-        sleeper = script(tmp_path / "sleeper", "import time; time.sleep(60)")
+        sleeper = script(tmp_path / "sleeper", "import time; time.sleep(600)")
         before = signal.signal(signal.SIGUSR1, ends)
         try:
             monkeypatch.setattr(subprocess, "Popen", Interrupted)
@@ -380,7 +382,7 @@ time.sleep(60)"""
     def test_after_an_exception(self, tmp_path: Path, error: BaseException) -> None:
         pids = []
         with pytest.raises(type(error)), Programs(tmp_path / "logs") as running:  # noqa: PT012
-            pids = self.start(running, tmp_path, STUBBORN, "print('up', flush=True); import time; time.sleep(60)")
+            pids = self.start(running, tmp_path, STUBBORN, "print('up', flush=True); import time; time.sleep(600)")
             raise error
         assert len(pids) == 2
         assert not any(map(is_running, pids))
@@ -830,7 +832,7 @@ sys.exit(1)""",
 
     def test_phone_that_ends_by_itself_is_told(self, stage: Stage) -> None:
         self.start_phones(stage, "print('there is nobody to train on'); sys.exit(2)")
-        self.stand_in(stage, "mien-coordinator", f"print(json.dumps({EVENT!r}), flush=True); time.sleep(60)")
+        self.stand_in(stage, "mien-coordinator", f"print(json.dumps({EVENT!r}), flush=True); time.sleep(600)")
         with pytest.raises(UnreachableError, match=r"phone-.*exit code 2.*nobody to train on"):
             run.take_part(stage, "t")
 
@@ -839,7 +841,7 @@ sys.exit(1)""",
     )
     def test_task_that_does_not_end_well(self, stage: Stage, state: str, says: str) -> None:
         event = {"task": {**EVENT["task"], "state": state, "reason": "no phones"}, "round": None}  # type: ignore[dict-item]
-        self.start_phones(stage, "time.sleep(60)")
+        self.start_phones(stage, "time.sleep(600)")
         self.stand_in(stage, "mien-coordinator", f"print(json.dumps({event!r}))")
         with pytest.raises(LateError, match=says):
             run.take_part(stage, "t")
