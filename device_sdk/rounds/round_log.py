@@ -20,12 +20,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 
 from device_sdk.server.client import CoordinatorClient, LogProof
 from device_sdk.server.identity import KEY_LABEL
 from device_sdk.storage.keystore import KeyStore
 from device_sdk.storage.sealing import bind, seal, unseal
+from device_sdk.storage.vault import locked_folder
 from mien.errors import ConfigError, CorruptDataError, MienError, NotFoundError, TransparencyError, VersionError
 from mien.log.checkpoints import Checkpoint, Note, NoteKey, log_key
 from mien.log.entries import LogEntry, release_sought
@@ -63,22 +64,6 @@ class LastSeen:
         return Checkpoint.parse(Note.parse(self.note).text)
 
 
-class LogMemory(Protocol):
-    """Keeper of what a phone saw: `LogFiles` in its home."""
-
-    def last(self) -> LastSeen | None:
-        """Return what was kept; None before the first checkpoint."""
-        ...
-
-    def keep(self, seen: LastSeen) -> None:
-        """Keep a checkpoint that was taken."""
-        ...
-
-    def accuse(self, evidence: dict[str, object]) -> str:
-        """Keep the evidence of a lie; return where it lies, in words."""
-        ...
-
-
 @dataclass(frozen=True)
 class LogFiles:
     """A home's two files: the last checkpoint, sealed as the device's key is, and evidence, which anybody may read."""
@@ -98,10 +83,17 @@ class LogFiles:
         except ConfigError as error:
             raise CorruptDataError(f"{_WHAT} is damaged; restore the whole home folder from one copy") from error
 
-    def keep(self, seen: LastSeen) -> None:
-        """Keep a checkpoint, on stable storage before this returns."""
+    def keep(self, seen: LastSeen, before: LastSeen | None) -> bool:
+        """Keep a checkpoint that goes on from `before`, on stable storage before this returns.
+
+        False where another program of this home has kept one since: this one need not go on from that.
+        """
         plain = to_canonical_json(to_mapping(seen))
-        write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
+        with locked_folder(self.path.parent):
+            if self.last() != before:
+                return False
+            write_atomically(self.path, seal(self.key_store.read(KEY_LABEL), plain, _CONTEXT), private=True)
+        return True
 
     def accuse(self, evidence: dict[str, object]) -> str:
         """Keep evidence behind what there is; the first pieces stay, or a liar could push them out.
@@ -110,14 +102,16 @@ class LogFiles:
         Where it signed nothing, what it showed and `why` are its own words: other words are no other lie, and half of
         the room is left for what it signed.
         """
-        found, is_bare = self.evidence(), not _is_signed(evidence)
-        bare = [each for each in found if not _is_signed(each)]
-        of_it = [each for each in (bare if is_bare else found) if each["statement"] == evidence["statement"]]
-        is_known = any(is_bare or each["why"] == evidence["why"] for each in of_it)
-        if not is_known and len(found) < MAX_EVIDENCE and not (is_bare and len(bare) >= MAX_EVIDENCE // 2):
-            if len(to_canonical_json(evidence)) > _MAX_BYTES // 2:
-                evidence = {**evidence, "shown": None}
-            write_atomically(self.evidence_path, to_canonical_json([*found, evidence]), private=True)
+        is_bare = not _is_signed(evidence)
+        with locked_folder(self.evidence_path.parent):
+            found = self.evidence()
+            bare = [each for each in found if not _is_signed(each)]
+            of_it = [each for each in (bare if is_bare else found) if each["statement"] == evidence["statement"]]
+            is_known = any(is_bare or each["why"] == evidence["why"] for each in of_it)
+            if not is_known and len(found) < MAX_EVIDENCE and not (is_bare and len(bare) >= MAX_EVIDENCE // 2):
+                if len(to_canonical_json(evidence)) > _MAX_BYTES // 2:
+                    evidence = {**evidence, "shown": None}
+                write_atomically(self.evidence_path, to_canonical_json([*found, evidence]), private=True)
         return str(self.evidence_path)
 
     def evidence(self) -> list[dict[str, Any]]:
@@ -166,7 +160,7 @@ class RoundLog:
     """
 
     witness: NoteKey
-    memory: LogMemory
+    memory: LogFiles
     registrar_answers: Callable[[], bool]
     clock: Clock
     further: Quorum = field(default_factory=Quorum)
@@ -199,7 +193,12 @@ class RoundLog:
             ) from error
 
     def _found(self, sought: _Sought, prove: Callable[[int], LogProof]) -> str | Wait:
-        last = self.memory.last()
+        while (said := self._looked(sought, prove, self.memory.last())) is None:
+            pass
+        return said
+
+    def _looked(self, sought: _Sought, prove: Callable[[int], LogProof], last: LastSeen | None) -> str | Wait | None:
+        """Return what one look at the log says; None where another program of this home took a checkpoint meanwhile."""
         try:
             unverified = prove(0 if last is None else last.checkpoint.size)
         except NotFoundError as error:
@@ -215,8 +214,8 @@ class RoundLog:
                 seen = replace(seen, cosigned_unix_s=last.cosigned_unix_s)
         except TransparencyError as error:
             raise self._accused(error.message, unverified, sought, last) from error
-        if seen.note != (last and last.note):
-            self.memory.keep(seen)
+        if seen.note != (last and last.note) and not self.memory.keep(seen, last):
+            return None
         return self._said_of_age(seen)
 
     def _checked(self, unverified: LogProof, entry: LogEntry, last: LastSeen | None) -> LastSeen:

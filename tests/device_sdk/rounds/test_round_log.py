@@ -205,6 +205,27 @@ def test_what_was_taken_without_a_cosignature_binds_the_coordinator(phone: Phone
         phone.check(coordinator.append(statement(3), statement(4)), statement(4))
 
 
+def test_what_another_program_of_the_home_saw_meanwhile_is_gone_on_from(phone: Phone, coordinator: Coordinator) -> None:
+    """An older checkpoint in its place would let the coordinator tell another story of what came between them."""
+    first_sizes = []
+
+    class Overtaken:
+        def prove_round(self, ref: RoundRef, first_size: int) -> LogProof:
+            first_sizes.append(first_size)
+            proof, tree = coordinator.prove_round(ref, first_size), coordinator.tree
+            if tree.size == 2:
+                assert phone.check(coordinator.append(statement(3)), statement(3)) == ""
+                return proof
+            return replace(proof, position=1, inclusion=tuple(inclusion_proof(tree.node, 1, tree.size)))
+
+    assert phone.check(Overtaken(), statement(2)) == ""
+    assert first_sizes == [0, 3]
+    last = phone.files.last()
+    assert last is not None
+    assert last.checkpoint.size == 3
+    assert phone.files.evidence() == []
+
+
 def test_a_phone_asks_for_as_many_further_witnesses_as_it_was_told(phone: Phone, coordinator: Coordinator) -> None:
     signers = [NoteSigner.of(WITNESS, Ed25519PrivateKey.from_private_bytes(bytes([n]) * 32)) for n in (7, 8, 9)]
     phone.further = Quorum(tuple(each.key for each in signers), 2)
