@@ -17,7 +17,7 @@ from mien.dp.accountant import epsilon_rdp
 from mien.errors import BudgetExceededError, ConfigError
 from mien.protocol.ids import AttemptNumber, RoundNumber
 from mien.secagg.emulation import EmulatedSum
-from mien.secagg.masks import WordStream
+from mien.secagg.masks import MAX_WORDS, WordStream
 from mien.secagg.noise import noise_allowance, noised, release
 from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.vector import ContributionMap
@@ -102,7 +102,12 @@ class RingSum:
 
 
 def cohort_sum(task: TaskSpec, layout: ContributionLayout, sums: Sums, number: int) -> CohortSum:
-    """Return the empty sum of round `number`."""
+    """Return the empty sum of round `number`; raises ConfigError for one that no masked round could have either."""
+    if layout.summed_size > MAX_WORDS:
+        raise ConfigError(
+            f"a client's contribution would be {layout.summed_size} numbers, and a sum has at most {MAX_WORDS}; lower "
+            "what its size follows from (classes and the like in task.options), or train fewer tensors"
+        )
     if sums == "exact":
         return ExactSum(layout)
     return RingSum(task, layout, f"{task.name}/{task.seed}/{number}")

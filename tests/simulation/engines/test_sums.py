@@ -89,3 +89,11 @@ def test_shards_add_up_to_the_sum_over_all(sums: Sums) -> None:
     np.testing.assert_allclose(cut, whole, rtol=1e-12, atol=1e-12)
     assert sums == "exact" or np.array_equal(cut, whole)
     assert np.array_equal(cut, over("012", "3", "45678"))
+
+
+@pytest.mark.parametrize("size", [2**30 * 128, 2**63 * 128])
+@pytest.mark.parametrize("sums", ["exact", "ring"])
+def test_a_sum_that_no_memory_holds_is_refused_before_it_is_made(sums: Sums, size: int) -> None:
+    layout = ContributionLayout((Lane("count", 1), Lane("weight", 1), Lane("loss", 1), Lane("delta", size)))
+    with pytest.raises(ConfigError, match=r"numbers, and a sum has at most [0-9]+; lower what its size follows from"):
+        cohort_sum(task_of(), layout, sums, 1)
