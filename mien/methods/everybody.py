@@ -32,7 +32,7 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from mien.contribution import Arrays, ContributionLayout, Lane, Total
+from mien.contribution import Arrays, ContributionLayout, Total
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import ParameterPart, Vector
 from mien.methods import averaging, moments
@@ -78,7 +78,8 @@ def check(task: TaskSpec) -> None:
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
     """Return the lanes of a contribution, all sums; raises ConfigError as `check` does."""
     check(task)
-    return ContributionLayout((*update_lanes(part), Lane(MEAN, dim), Lane(MOMENT, packed_size(dim))))
+    sums = (moments.summed_lane(task, MEAN, dim), moments.summed_lane(task, MOMENT, packed_size(dim)))
+    return ContributionLayout((*update_lanes(part), *sums))
 
 
 # The device half.

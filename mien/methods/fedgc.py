@@ -171,7 +171,7 @@ def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> Contri
     options = options_of(task)
     if _is_everybody(task, options):
         _check_everybody(task, options)
-        return ContributionLayout((*update_lanes(part), *moment_correction.lanes(dim)))
+        return ContributionLayout((*update_lanes(part), *moment_correction.lanes(task, dim)))
     if not reveals_class_embeddings(task):
         return ContributionLayout((*update_lanes(part), *moments.lanes(task, options.moment, dim)))
     if options.correction.kind == "none" or options.moment.is_on:

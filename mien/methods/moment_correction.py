@@ -40,9 +40,10 @@ SHARED: Final = (*SUMS, NUMBER, DEVICES)
 """Reply arrays alike for all devices of a round."""
 
 
-def lanes(dim: int) -> tuple[Lane, ...]:
+def lanes(task: TaskSpec, dim: int) -> tuple[Lane, ...]:
     """Return the lanes of the sums."""
-    return Lane(COUNT, 1), Lane(MEAN, dim), Lane(MOMENT, packed_size(dim))
+    mean, moment = (moments.summed_lane(task, MEAN, dim), moments.summed_lane(task, MOMENT, packed_size(dim)))
+    return Lane(COUNT, 1), mean, moment
 
 
 def addends(w_KD: Vector, most: int) -> Arrays:
@@ -74,7 +75,7 @@ def opened_to(inp: DeviceInput, own_KD: Vector, most: int) -> Opened | None:
     number = told_number(inp, NUMBER)
     if number < 1 or OWN_NUMBER not in inp.private:
         return None
-    told_sums = [told(inp.reply, lane.name, (lane.size,)) for lane in lanes(inp.dim)]
+    told_sums = [told(inp.reply, lane.name, (lane.size,)) for lane in lanes(inp.task, inp.dim)]
     is_there = int(inp.private[OWN_NUMBER][0]) == number
     clients = told_number(inp, DEVICES) - is_there
     if any(values is None for values in told_sums) or clients < 1:

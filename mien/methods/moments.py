@@ -33,6 +33,8 @@ SHARED: Final = (MOMENT, NUMBER, DEVICES, WANTED)
 OWN: Final = "own_moment"
 OWN_NUMBER: Final = "own_moment_number"
 REVEALS: Final = "class_moment"
+CLIP: Final = 1.0 + 2.0**-10
+"""L2 clip of a lane that is at most 1 long of each device, with room for rounding."""
 
 
 def check(task: TaskSpec, what: str) -> None:
@@ -54,6 +56,16 @@ def check(task: TaskSpec, what: str) -> None:
         )
 
 
+def summed_lane(task: TaskSpec, name: str, size: int) -> Lane:
+    """Return the lane of sums of what is at most 1 long of each device.
+
+    It has a clip of its own that cuts nothing, so that `privacy.l2_clip` is the update's alone: a device takes out of
+    the sums what it made, which has to be what it sent. Under differential privacy, whose noise is as large as all that
+    one device may send, one clip is for both.
+    """
+    return Lane(name, size, 0.0 if task.privacy.dp.is_on else CLIP)
+
+
 def lanes(task: TaskSpec, spec: MomentSpec, dim: int) -> tuple[Lane, ...]:
     """Return the summed lane of a task whose moments are on, nothing otherwise; raises ConfigError as `check` does."""
     if not spec.is_on:
@@ -61,7 +73,7 @@ def lanes(task: TaskSpec, spec: MomentSpec, dim: int) -> tuple[Lane, ...]:
     check(task, "options.moment")
     if task.privacy.dp.is_on and spec.emulate_noise:
         raise ConfigError("options.moment.emulate_noise is for simulations; privacy.dp adds real noise: remove it")
-    return (Lane(MOMENT, packed_size(dim)),)
+    return (summed_lane(task, MOMENT, packed_size(dim)),)
 
 
 # The device half.

@@ -16,8 +16,11 @@ from mien.layout import Vector
 from mien.methods import METHODS, moments
 from mien.methods.base import DeviceInput, DeviceOutput, Method, ServerState, shared_words
 from mien.methods.spreadout import MomentSpec, device_moment, pack_symmetric, packed_size
+from mien.protocol.ids import AttemptNumber, RoundNumber
+from mien.secagg.emulation import EmulatedSum
 from mien.secagg.masks import WordStream
 from mien.secagg.pipeline import encode
+from mien.secagg.planner import RoundIds, plan_round
 from mien.secagg.quantise import NumberFormat
 from mien.secagg.vector import ContributionMap, decode
 from mien.specs import CohortSpec, DpSpec, LocalSpec, PrivacySpec, TaskSpec
@@ -274,3 +277,27 @@ def test_all_devices_agree_on_what_is_asked_for(name: str) -> None:
     assert agreed == shared_words(method.reply(state, "phone1"), alike)
     for shared in moments.SHARED:
         assert shared_words({**told, shared: 1 - told[shared]}, alike) != agreed
+
+
+@pytest.mark.parametrize("form", ["fedface", "fedgc", "fedface's steps"])
+def test_what_a_phone_takes_out_of_a_sum_is_what_it_sent_however_long_its_update_was(form: str) -> None:
+    """Moments under one clip with the update were cut with it, and the phone subtracted them as they had been."""
+    name = form.partition("'")[0]
+    task = task_of(name)
+    if form == name:
+        options = {each: value for each, value in OPTIONS[name].items() if each == "identities"}
+        task = replace(task, options={**options, "private_form": "everybody"})
+    part = TINY.part()
+    layout = METHODS[name].contribution_layout(task, part, DIM)
+    config = plan_round(task, layout, RoundIds(bytes(16), RoundNumber(1), AttemptNumber(1), bytes(32), bytes(32)))
+    sent = {lane.name: np.full(lane.size, 1 / np.sqrt(lane.size), np.float32) for lane in layout.summed}
+    sent |= {"delta": np.full(part.size, 3 * task.privacy.l2_clip / np.sqrt(part.size), np.float32)}
+    mapping, total = ContributionMap(layout), EmulatedSum(config)
+    for _ in range(3):
+        total.add(mapping.addends(layout.pack(sent)), DpSpec(), np.random.default_rng(0).bytes)
+    summed = mapping.total(total.open(0.0))
+    sums = [lane.name for lane in layout.summed if "moment" in lane.name and lane.size > 1]
+    assert sums
+    for each in sums:
+        np.testing.assert_allclose(summed[each], 3 * sent[each], atol=1e-3)
+    assert np.linalg.norm(summed["delta"] / 3) == pytest.approx(task.privacy.l2_clip, rel=1e-3)

@@ -46,11 +46,18 @@ public final class ContributionLayout {
         this(averaging(part, beside), part.size);
     }
 
-    /** The lanes of averaging, and behind them one with an L2 clip of its own; 0: with none. */
-    ContributionLayout(ParameterPart part, String beside, int size, double clip) {
-        this(part, Collections.singletonMap(beside, size));
-        if (clip > 0) {
-            blocks.add(new Addends.Block(part.size, part.size + size, clip));
+    /**
+     * The lanes of averaging, and behind them others by their sizes. Each of these has that L2 clip of its own, but for
+     * those of one element; 0: none has.
+     */
+    ContributionLayout(ParameterPart part, Map<String, Integer> beside, double clip) {
+        this(part, beside);
+        int start = part.size;
+        for (int lane : beside.values()) {
+            if (clip > 0 && lane > 1) {
+                blocks.add(new Addends.Block(start, start + lane, clip));
+            }
+            start += lane > 1 ? lane : 0; // one element is a metric
         }
     }
 

@@ -39,7 +39,7 @@ final class FedFace extends DeviceHalf {
     @Override
     ContributionLayout layout(TaskSpec task, ParameterPart part, int dim) {
         return isAgainstEverybody(task)
-                ? new ContributionLayout(part, Everybody.lanes(dim))
+                ? new ContributionLayout(part, Everybody.lanes(dim), Moments.clip(task))
                 : new ContributionLayout(part);
     }
 

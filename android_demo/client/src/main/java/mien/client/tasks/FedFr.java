@@ -146,7 +146,8 @@ final class FedFr extends DeviceHalf {
         Options options = new Options(task);
         double clip = task.dp.isOn() ? 0 : 2 * Math.sqrt(options.publicClasses);
         return options.aggregates
-                ? new ContributionLayout(part, "delta_public", options.publicClasses * dim, clip)
+                ? new ContributionLayout(
+                        part, Collections.singletonMap("delta_public", options.publicClasses * dim), clip)
                 : new ContributionLayout(part);
     }
 

@@ -51,7 +51,7 @@ final class FedGc extends DeviceHalf {
         sums.put(COUNT, 1);
         sums.put(Moments.MEAN, dim);
         sums.put(Moments.MOMENT, Moments.packedSize(dim));
-        return new ContributionLayout(part, sums);
+        return new ContributionLayout(part, sums, Moments.clip(task));
     }
 
     /** The options of a task. */

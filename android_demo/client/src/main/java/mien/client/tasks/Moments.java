@@ -13,9 +13,20 @@ final class Moments {
     /** In a device's state: the number of the sum that its embeddings are in. */
     static final String OWN_NUMBER = "own_moment_number";
 
+    /** L2 clip of a lane of sums, which is at most 1 long of each device, with room for rounding. */
+    private static final double CLIP = 1 + 0x1p-10;
+
     private static final double SQRT_2 = Math.sqrt(2);
 
     private Moments() {}
+
+    /**
+     * Returns the clip of its own that each lane of a task's sums has: what this device takes out of them is what it made,
+     * and has to be what it sent. 0 under differential privacy, where one clip is for all.
+     */
+    static double clip(TaskSpec task) {
+        return task.dp.isOn() ? 0 : CLIP;
+    }
 
     /** Throws CONFIG for a task whose sums would be seen by somebody whom it does not name, or that nobody would use. */
     static void check(TaskSpec task) {
