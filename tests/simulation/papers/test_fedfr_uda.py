@@ -10,6 +10,7 @@ import pytest
 
 from mien.errors import EmptyFolderError
 from mien.methods.clustering import c_finch, pure_distance
+from mien.methods.fedfr_uda import constraint_of
 from simulation.faces.datasets import people_of
 from simulation.papers import fedfr_uda_real
 from simulation.papers.fedfr_uda import measure, study
@@ -22,6 +23,7 @@ from simulation.papers.fedfr_uda.run import (
     _fold_accuracy,
     _kmeans,
     _rank_1,
+    _task,
     chosen_clusterer,
     open_scene,
 )
@@ -83,6 +85,20 @@ def test_every_row_has_its_settings_and_every_claim_its_rows() -> None:
     assert {"s_source_only", "s_fl", "s_dcl", "s_dbscan", "s_no_source", "s_k1", "s_k6", "s_e1"} <= names
     assert all(row.settings["source"] == ["caucasian"] for row in found.rows)
     assert len(found.claims) == 16
+
+
+@pytest.mark.parametrize("name", ["s", "l"])
+def test_a_drift_is_held_as_in_as_many_steps_as_the_paper_takes(name: str) -> None:
+    """lambda goes with the steps of a round: at a seventy-fifth of them, 75 times as large; as printed it has a row."""
+    rows = {row.name: row for row in study(quick=False, faces=None).rows}
+    printed = {"s": 0.002, "l": 0.01}[name]
+    at = {}
+    for system in ("dcl", "dcl_printed"):
+        settings = rows[f"{name}_{system}"].settings
+        at[system] = constraint_of(_task(settings, 2, settings["domain_constraint"], 0), 1000)
+    assert at == pytest.approx({"dcl": printed * 1500 / 20, "dcl_printed": printed})
+    # Rounds and fine-tuning have the same clusters.
+    assert rows[f"{name}_fine_tune"].settings["clients"] == rows[f"{name}_fl"].settings["clients"]
 
 
 def test_rows_of_real_faces_change_what_they_say_and_start_alike() -> None:
