@@ -33,9 +33,9 @@ def benchmarks_of(path: Path, *, quick: bool, data_sha256: str, domains: Mapping
     """Return the study that a file of benchmarks describes, named as the file's folder; `domains` stand for others.
 
     A table's rows are systems; `changes` say what else a row changes, and its system where it has another name. A
-    benchmark's own `tables` are the numbers of those that it has, by default all. A claim on a row that a benchmark
-    lacks is left out; so are benchmarks that the toy scale does not name, and there no row's field is above the one in
-    `quick_most`. Claims `under` a name are asked once more, of other rows.
+    benchmark's own `tables` are the numbers of those that it has, by default all, and it is `without` the rows named
+    so. A claim on a row that a benchmark lacks is left out; so are benchmarks that the toy scale does not name, and
+    there no row's field is above the one in `quick_most`. Claims `under` a name are asked once more, of other rows.
     """
     data = parse_toml(path.read_text(encoding="utf-8"), path.name)
     tables, claims = list[Table](), list[Claim]()
@@ -70,7 +70,12 @@ def _table(data: Mapping[str, Any], table: Settings, name: str, scale: Settings,
     most = data.get("quick_most", {}) if quick else {}
     paper = data["paper"][name][table["paper"]] if "paper" in table else {}
     # One target alone is no federation, and has no row without the source.
-    systems = [system for system in table["rows"] if not system.startswith("no_source") or scale["clients"] > 1]
+    left_out = data.get("shown", {}).get(name, {}).get("without", ())
+    systems = [
+        system
+        for system in table["rows"]
+        if system not in left_out and (not system.startswith("no_source") or scale["clients"] > 1)
+    ]
     rows = [
         Row(
             f"{name}_{system}",
