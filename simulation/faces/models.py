@@ -7,6 +7,7 @@ found on disk and checked by hash, never fetched.
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -16,12 +17,14 @@ import numpy as np
 from device_sdk.models.packaged import sface_path
 from mien.errors import AlreadyExistsError, LayoutMismatchError, NotFoundError
 from mien.layout import ParameterLayout, Vector, model_id
-from mien.models.known_models import SFACE
+from mien.models.known_models import MOBILEFACENET192, SFACE
 from mien.protocol.canonical import MAX_JSON_BYTES, model_from_json, model_to_json
 from mien.shell.files import make_folder, read_limited, write_atomically
 from mien.specs import ModelSpec
 
 MAX_THETA_BYTES: Final = 2 << 30
+MOBILEFACENET: Final = "MIEN_MOBILEFACENET"
+"""The environment's name for the file of MobileFaceNet-192, which `make models` fetches."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +77,25 @@ def sface() -> Model:
 @functools.cache
 def sface_with_adapter() -> Model:
     """Return pretrained SFace with an adapter, of which nothing else is trained."""
+    return _with_adapter(sface_path(), SFACE.filename)
+
+
+@functools.cache
+def mobilefacenet_with_adapter() -> Model:
+    """Return pretrained MobileFaceNet-192 with an adapter, of which nothing else is trained.
+
+    Raises NotFoundError where the environment names no file (`MOBILEFACENET`), ConfigError for another file.
+    """
+    path = Path(os.environ.get(MOBILEFACENET, ""))
+    if not path.is_file():
+        raise NotFoundError(f"{MOBILEFACENET} names no file; to get it: {MOBILEFACENET192.fetch}")
+    return _with_adapter(path, MOBILEFACENET192.filename)
+
+
+def _with_adapter(path: Path, filename: str) -> Model:
     from mien.backbones.importers import import_model, with_adapter
 
-    imported = with_adapter(import_model(sface_path().read_bytes(), SFACE.filename))
+    imported = with_adapter(import_model(path.read_bytes(), filename))
     return Model(imported.spec, imported.layout, imported.theta)
 
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
@@ -45,12 +46,19 @@ from simulation.engines.engine import Cohort, PublicFaces
 from simulation.faces.conditions import in_condition
 from simulation.faces.datasets import LabelledCrops, People, digest, people_of, read_people
 from simulation.faces.features import KeptFeatures, private_folder
-from simulation.faces.models import Model, sface, sface_with_adapter
+from simulation.faces.models import Model, mobilefacenet_with_adapter, sface, sface_with_adapter
 
 TRAINABLE: Final = ("adapter.*",)
 """The linear map behind SFace: 16,512 parameters on features of length 128."""
 
-MODEL: Final = "SFace with an adapter"
+MODELS: Final = MappingProxyType(
+    {
+        "sface": ("SFace with an adapter", sface_with_adapter),
+        "mobilefacenet192": ("MobileFaceNet-192 with an adapter", mobilefacenet_with_adapter),
+    }
+)
+"""Recognisers that a workbench may have: what their features are kept as, and the model."""
+
 FORMAT: Final = 5
 NETWORK_BYTES: Final = 1536 * 2**20
 """Features of a study that trains the network's own last blocks: some 3,800 crops."""
@@ -186,17 +194,21 @@ def mean_cosines(scores: Comparisons) -> dict[str, float]:
 
 @functools.lru_cache(maxsize=2)
 def open_workbench(
-    faces: Path | None, max_people: int | None = None, max_images: MaxImages = None, condition: str = ""
+    faces: Path | None,
+    max_people: int | None = None,
+    max_images: MaxImages = None,
+    condition: str = "",
+    network: str = "sface",
 ) -> Workbench:
     """Return the workbench for a folder name/*.jpg, or for the shipped synthetic faces where `faces` is None.
 
     People with fewer than four images are left out; of the others, the first `max_people` by name are taken (a quick
     run needs few), and the first `max_images` of each, or of each in a domain. All of them are in a `condition`, one of
-    `simulation.faces.conditions`, where it is named. Features are made by the first process that asks, while the others
-    wait.
+    `simulation.faces.conditions`, where it is named. The recogniser is a `network` of `MODELS`. Features are made by
+    the first process that asks, while the others wait.
     """
     chosen = _chosen(faces, max_people, max_images)
-    model = sface_with_adapter()
+    model = MODELS[network][1]()
     read = _read(chosen, model.spec.input)
     crops = in_condition(condition, read.crops) if condition else read.crops
     crops.flags.writeable = False  # so that they are hashed once
@@ -206,7 +218,7 @@ def open_workbench(
     return Workbench(
         model,
         model.layout.part(TRAINABLE),
-        TorchRuntime(model.spec, model.layout, cache=_features(crops, dataset), device=device()),
+        TorchRuntime(model.spec, model.layout, cache=_features(crops, dataset, network), device=device()),
         crops,
         read.labels,
         read.names,
@@ -282,30 +294,32 @@ def _read(people: People, spec: FaceInputSpec) -> LabelledCrops:
     return read_people(people, FacePipeline(spec, None, ChoiceRule.CENTRE, aligned=aligned))
 
 
-def _features(crops: Crops, dataset: str) -> FeatureCache:
+def _features(crops: Crops, dataset: str, network: str) -> FeatureCache:
     """Return a cache with the features of these crops; where nothing can be kept privately, an empty one."""
     root = private_folder()
     if root is None:
         return FeatureCache()
-    key = hashlib.sha256(json.dumps([FORMAT, TRAINABLE, dataset]).encode()).hexdigest()[:20]
+    of_network = () if network == "sface" else (network,)  # SFace's lie where they lay when there was no other
+    key = hashlib.sha256(json.dumps([FORMAT, TRAINABLE, dataset, *of_network]).encode()).hexdigest()[:20]
     target = root / key
     with held(root / f"{key}.lock"):
         if not target.is_dir():
             making = Path(tempfile.mkdtemp(dir=root))
             try:
-                _compute(crops, making)
+                _compute(crops, making, network)
                 making.rename(target)
             finally:
                 shutil.rmtree(making, ignore_errors=True)
-    return KeptFeatures(target, MODEL)
+    return KeptFeatures(target, MODELS[network][0])
 
 
-def _compute(crops: Crops, folder: Path) -> None:
+def _compute(crops: Crops, folder: Path, network: str) -> None:
     """Keep the features of these crops; batches are handed out whole, for a crop's last bits depend on its batch."""
-    model = sface_with_adapter()
+    kept_as, open_model = MODELS[network]
+    model = open_model()
 
     def fill(firsts: NDArray[np.int64]) -> None:
-        runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, MODEL))
+        runtime = TorchRuntime(model.spec, model.layout, cache=KeptFeatures(folder, kept_as))
         for some in (firsts[at : at + _CHUNK] for at in range(0, len(firsts), _CHUNK)):
             runtime.embed(model.theta, crops[some[0] : some[-1] + INFERENCE_BATCH])
 

@@ -104,16 +104,18 @@ def _alone(faces: Path, domain: str) -> Path:
 
 
 @functools.lru_cache(maxsize=4)
-def open_domains(faces: Path | None, domains: tuple[str, ...], condition: str = "", everybodys: str = "") -> Workbench:
-    """Return the light workbench of the people of some domains, the target's last.
+def open_domains(
+    faces: Path | None, domains: tuple[str, ...], condition: str = "", everybodys: str = "", network: str = "sface"
+) -> Workbench:
+    """Return the light workbench of the people of some domains, the target's last, behind a `network` of `MODELS`.
 
     Each of `SETS` has a workbench of its own, whose features are computed once, whatever it stands beside. A
     `condition`, one of `simulation.faces.conditions`, is that of the target's pictures; `everybodys` is that of all.
     """
     if faces is not None and are_real(faces):
-        parts = [open_workbench(_alone(faces, name), None, SETS[name].images, everybodys) for name in domains]
+        parts = [open_workbench(_alone(faces, name), None, SETS[name].images, everybodys, network) for name in domains]
     else:
-        parts = [open_workbench(faces, None, None, everybodys)]
+        parts = [open_workbench(faces, None, None, everybodys, network)]
     whole = _beside(parts)
     features_ND = np.concatenate([each.runtime.features(each.theta, each.crops) for each in parts])
     if condition:

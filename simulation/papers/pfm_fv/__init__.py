@@ -43,6 +43,9 @@ MAX_MATED: Final = 400
 STEPS: Final = 5
 """Steps of a grid search over weightings: shares are fifths."""
 
+_Groups = Mapping[str, Mapping[str, Sequence[str]]]
+"""People by their domain and the part that they play."""
+
 DROPS: Final = (10 / 26, 18 / 26, 24 / 26)
 """After these shares of the steps the rate falls to a tenth: epochs 10, 18 and 24 of 26."""
 
@@ -58,11 +61,24 @@ def measure(job: Job) -> Mapping[str, Any]:
 
 
 def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
-    """Return what `measure` does, of what a row's system makes of the bench's model."""
+    """Return what `measure` does, of what a row's system makes of the bench's model.
+
+    With `fold_swap` half of those who validate and test validate, the other half tests, and vice versa, and figures are
+    means over both ways: as in the paper, whose validators have half of a benchmark's folds.
+    """
     settings = job.settings
     groups = _split(bench, settings, job.seed)
-    judges = "validation" if settings["tuning"] else "test"
-    tests = {domain: group[judges] for domain, group in groups.items()}
+    if not settings.get("fold_swap"):
+        return _measured(bench, job, groups, ["validation" if settings["tuning"] else "test"])
+    if _validation(settings) == "off":  # one model, judged by either half
+        return _measured(bench, job, _halves(groups, 0), ["test", "validators"])
+    return _mean([_measured(bench, job, _halves(groups, first), ["test"]) for first in (0, 1)])
+
+
+def _measured(bench: Workbench, job: Job, groups: _Groups, judges: Sequence[str]) -> Mapping[str, Any]:
+    """Return a system's figures, those of verification being means over groups of judges."""
+    settings = job.settings
+    tests = [{domain: group[judge] for domain, group in groups.items()} for judge in judges]
     if settings["system"] == "pretrained":
         return _verified(bench, bench.theta, tests)
     people = {domain: group["people"] for domain, group in groups.items()}
@@ -75,15 +91,15 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
         return {**_verified(bench, theta, tests), "loss_last": loss}
     if settings["system"] == "solo":
         alone = [_pooled(bench, Faces(*bench.labelled(held)), 1, settings, job.seed) for held in people.values()]
-        each = [{**_verified(bench, theta, tests), "loss_last": loss} for theta, loss in alone]
-        return {name: math.fsum(one[name] for one in each) / len(each) for name in each[0]}
+        return _mean([{**_verified(bench, theta, tests), "loss_last": loss} for theta, loss in alone])
     task = from_mapping(TaskSpec, {**settings["task"], "seed": job.seed})
     if settings.get("reach"):
         of_backbone = task.local.lr * settings["reach"] / reach(task)
         task = replace(task, local=replace(task.local, lr=of_backbone, private_lr=task.local.lr))
     if settings["system"] == "grid":
-        return searched(bench, task, cohort, _validators(bench, groups, job.seed), _everybody(tests))
-    if task.options["validation"] != "off":
+        after = max(1, round(settings.get("searched_after", 1 / 2) * task.rounds))
+        return searched(bench, task, cohort, _validators(bench, groups, job.seed), _everybody(tests[0]), after)
+    if _validation(settings) != "off":
         cohort = replace(cohort, validators=_validators(bench, groups, job.seed))
     is_even = task.options.get("first_weighting") == "uniform"
     first = {client: 1 if is_even else len(crops) for client, crops in cohort.crops.items()}
@@ -100,6 +116,28 @@ def measured(bench: Workbench, job: Job) -> Mapping[str, Any]:
         **_figures_of_weights(weights, first, run.state),
         "loss_first": run.records[0].loss_before,
         "loss_last": run.records[-1].loss_after,
+    }
+
+
+def _validation(settings: Mapping[str, Any]) -> str:
+    """Return how a row's validators choose weights; "off" where it has none."""
+    return str(settings.get("task", {}).get("options", {}).get("validation", "off"))
+
+
+def _mean(each: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the mean of each figure; a list is left out where there are several."""
+    if len(each) == 1:
+        return dict(each[0])
+    numbers = [name for name, value in each[0].items() if not isinstance(value, list)]
+    return {name: math.fsum(one[name] for one in each) / len(each) for name in numbers}
+
+
+def _halves(groups: _Groups, first: int) -> _Groups:
+    """Return groups in which a half of those who validate and test validates, the other tests: `first` 0, or 1."""
+    judges = {domain: sorted((*group["validators"], *group["test"])) for domain, group in groups.items()}
+    return {
+        domain: {**group, "validators": judges[domain][first::2], "test": judges[domain][1 - first :: 2]}
+        for domain, group in groups.items()
     }
 
 
@@ -127,10 +165,14 @@ def _everybody(tests: Mapping[str, Sequence[str]]) -> list[str]:
     return sorted(itertools.chain(*tests.values()))
 
 
-def _verified(bench: Workbench, theta: Vector, tests: Mapping[str, Sequence[str]]) -> dict[str, float]:
-    """Return verification on all domains' test people together, and the EER among those of each domain."""
-    each = {f"eer_{domain}": bench.verification(theta, names)["eer"] for domain, names in tests.items()}
-    return {**bench.verification(theta, _everybody(tests)), **each}
+def _verified(bench: Workbench, theta: Vector, each: Sequence[Mapping[str, Sequence[str]]]) -> dict[str, float]:
+    """Return the mean over groups of test people of verification on all domains', and of the EER among each's."""
+
+    def figures(tests: Mapping[str, Sequence[str]]) -> dict[str, float]:
+        own = {f"eer_{domain}": bench.verification(theta, names)["eer"] for domain, names in tests.items()}
+        return {**bench.verification(theta, _everybody(tests)), **own}
+
+    return _mean([figures(tests) for tests in each])
 
 
 def _figures_of_weights(
@@ -149,9 +191,14 @@ def _figures_of_weights(
 
 
 def searched(
-    bench: Workbench, task: TaskSpec, cohort: Cohort, validators: Mapping[str, ValidationFaces], test: Sequence[str]
+    bench: Workbench,
+    task: TaskSpec,
+    cohort: Cohort,
+    validators: Mapping[str, ValidationFaces],
+    test: Sequence[str],
+    after: int,
 ) -> dict[str, float]:
-    """Return what a grid search over weightings finds at a checkpoint after half of the rounds (Figure 3).
+    """Return what a grid search over weightings finds at a checkpoint after so many rounds (Figure 3).
 
     The parties' models of that round are mixed by every weighting whose shares are multiples of 1 / `STEPS`. Figures:
     EER on test people under the weighting by images, under the one that validators score highest, and the lowest of
@@ -159,9 +206,9 @@ def searched(
     weighting gains over the one by images; and what it gains that each validator's scores have mean 0 and deviation 1
     before their mean chooses a weighting.
     """
-    half, options = task.rounds // 2, options_of(task)
+    options = options_of(task)
     work = RoundWork(task, bench.part, bench.dim, server_start(task, bench.part, bench.theta), cohort, (), 1)
-    for step in rounds(replace(task, rounds=half), bench.part, bench.dim, work.state, cohort, bench.runtime):
+    for step in rounds(replace(task, rounds=after), bench.part, bench.dim, work.state, cohort, bench.runtime):
         work = replace(work, state=step.state, cohort=step.cohort, number=step.record.round + 1)
     engine, start = as_engine(bench.runtime), bench.part.gather(work.state.theta).astype(np.float64)
     updates = {name: engine.train(replace(work, devices=(name,))).total.mean("delta") for name in cohort.crops}
@@ -271,9 +318,7 @@ def _together(cohort: Cohort) -> Faces:
     return Faces(np.concatenate(list(cohort.crops.values())), np.concatenate(labels))
 
 
-def _validators(
-    bench: Workbench, groups: Mapping[str, Mapping[str, Sequence[str]]], seed: int
-) -> dict[str, ValidationFaces]:
+def _validators(bench: Workbench, groups: _Groups, seed: int) -> dict[str, ValidationFaces]:
     return {domain: _validation_faces(bench, group["validators"], seed) for domain, group in groups.items()}
 
 

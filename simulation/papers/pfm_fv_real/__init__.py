@@ -42,5 +42,7 @@ def measure(job: Job) -> Mapping[str, Any]:
 
 
 def workbench(job: Job) -> Workbench:
-    """Return the light workbench of a run's people, all their pictures in its condition."""
-    return open_domains(job.faces, tuple(job.settings["domains"]), everybodys=job.settings["condition"])
+    """Return the light workbench of a run's people, all their pictures in its condition, behind its network."""
+    settings = job.settings
+    network = settings.get("network", "sface")
+    return open_domains(job.faces, tuple(settings["domains"]), everybodys=settings["condition"], network=network)

@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mien.errors import EmptyFolderError
+from mien.errors import EmptyFolderError, NotFoundError
 from mien.methods.pfm_fv import PfmFvOptions, rate
 from mien.records import from_mapping
 from mien.specs import TaskSpec
+from simulation.faces.models import mobilefacenet_with_adapter
+from simulation.faces.workbench import open_workbench
 from simulation.papers import pfm_fv, pfm_fv_real
 from simulation.papers.fedfr_uda.faces import open_domains
-from simulation.papers.pfm_fv import _parties, _split
+from simulation.papers.pfm_fv import _halves, _parties, _split
 from simulation.runs.experiment import Job
 from simulation.runs.reproduced import EXPERIMENTS
+from tests.mien.backbones._models import mobilefacenet_file
 
 QUICK, FULL = (pfm_fv_real.study(quick=quick, faces=None) for quick in (True, False))
 ROWS = {row.name: row.settings for row in QUICK.rows}
@@ -32,7 +35,9 @@ def test_it_is_listed_and_every_set_has_enough_people_for_all_parts() -> None:
     for domain, num in PEOPLE.items():
         assert sum(settings[part][domain] for part in ("people", "validators", "test")) <= num
     assert settings["domains"] == list(PEOPLE)
-    assert set(ROWS) == set(WHOLE)
+    assert set(WHOLE) - set(ROWS) == {
+        name for name in WHOLE if name.startswith("mobile_")
+    }  # a file of others' is needed
 
 
 @pytest.mark.parametrize("rows", [ROWS, WHOLE], ids=["quick", "whole"])
@@ -131,6 +136,70 @@ def test_all_pictures_are_in_the_condition_parties_validators_and_tests_alike() 
     seen = [bench.runtime.embed(bench.theta, bench.crops) for bench in (clean, dark)]
     assert ((seen[0] * seen[1]).sum(axis=1) < 0.999).all()
     assert clean.dataset_sha256 != dark.dataset_sha256
+
+
+def test_swapped_folds_are_two_halves_of_those_who_judge_and_each_half_does_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = ROWS["folds_pfm_fv"]
+    bench = pfm_fv_real.workbench(Job("folds_pfm_fv", 0, settings))
+    groups = _split(bench, settings, seed=0)
+    ways = [_halves(groups, first) for first in (0, 1)]
+    for domain, group in groups.items():
+        assert {way[domain]["people"] for way in ways} == {group["people"]}
+        assert ways[0][domain]["validators"] == ways[1][domain]["test"]
+        assert ways[1][domain]["validators"] == ways[0][domain]["test"]
+        assert not set(ways[0][domain]["validators"]) & set(ways[0][domain]["test"])
+        assert sorted((*ways[0][domain]["validators"], *ways[0][domain]["test"])) == sorted(
+            (*group["validators"], *group["test"])
+        )
+    found = {name: pfm_fv_real.measure(Job(name, 0, ROWS[name])) for name in ("folds_pfm", "folds_pfm_fv")}
+    each = []
+    for way in ways:
+        monkeypatch.setattr(pfm_fv, "_split", lambda *_, way=way: way)
+        each.append({name: pfm_fv_real.measure(Job(name, 0, {**ROWS[name], "fold_swap": False})) for name in found})
+    for name, figures in found.items():
+        for metric in ("eer", "eer_asian", "tar_1e-2", "loss_last"):
+            assert figures[metric] == pytest.approx(np.mean([both[name][metric] for both in each])), (name, metric)
+    assert each[0]["folds_pfm"]["loss_last"] == each[1]["folds_pfm"]["loss_last"]  # nobody validates: one model
+    assert each[0]["folds_pfm_fv"]["loss_last"] != each[1]["folds_pfm_fv"]["loss_last"]
+
+
+def test_a_search_over_weightings_is_of_the_models_after_so_many_rounds() -> None:
+    settings = {**ROWS["grid_first"], "searched_after": 0.25}
+    found = {
+        after: pfm_fv_real.measure(Job("grid", 0, {**settings, "searched_after": after})) for after in (0.25, 0.75)
+    }
+    assert found[0.25] != found[0.75]
+    assert pfm_fv_real.measure(Job("grid", 0, ROWS["grid_first"])) == found[0.25]  # a tenth of four rounds: one
+    assert all(each["eer_lowest"] <= each["eer_images"] + 1e-9 for each in found.values())
+
+
+def test_another_network_is_not_taken_for_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MIEN_MOBILEFACENET", raising=False)
+    mobilefacenet_with_adapter.cache_clear()
+    job = Job("pfm_low", 0, {**ROWS["pfm_low"], "network": "mobilefacenet192"})
+    with pytest.raises(NotFoundError, match="MIEN_MOBILEFACENET names no file"):
+        pfm_fv_real.measure(job)
+
+
+def test_another_network_has_features_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    mobilefacenet_file()  # or there is nothing to test
+    settings = {**ROWS["pretrained"], "network": "mobilefacenet192"}
+    bench = pfm_fv_real.workbench(Job("pretrained", 0, settings))
+    assert bench.dim == 192
+    assert bench.part.size == 192 * 193
+    whole = open_workbench(None, None, None, settings["condition"], "mobilefacenet192")
+    some = whole.people[:3]
+    np.testing.assert_array_equal(
+        bench.runtime.embed(bench.theta, bench.labelled(some)[0]),
+        whole.runtime.embed(whole.theta, whole.labelled(some)[0]),
+    )
+    found = {
+        name: pfm_fv_real.measure(Job(name, 0, each)) for name, each in (("a", settings), ("b", ROWS["pretrained"]))
+    }
+    assert found["a"]["eer"] != found["b"]["eer"]
+    assert found["a"]["mated"] == found["b"]["mated"]
 
 
 def test_without_the_sets_a_whole_run_says_what_it_lacks() -> None:
