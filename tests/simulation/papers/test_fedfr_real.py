@@ -18,7 +18,7 @@ from simulation.papers.light import open_light_workbench
 from simulation.runs.experiment import Job
 from simulation.synthetic import SPLITS, committed_faces
 
-STUDY = fedfr_real.study(quick=True, faces=None)
+STUDY, FULL = (fedfr_real.study(quick=quick, faces=None) for quick in (True, False))
 ROWS = {row.name: row for row in STUDY.rows}
 
 
@@ -81,6 +81,36 @@ def test_rows_of_the_blocks_train_sface_and_no_adapter(name: str) -> None:
     part, before = split.bench.part, split.bench.theta
     assert (part.gather(trained.theta) != part.gather(before)).sum() > 100_000
     np.testing.assert_array_equal(part.scatter(trained.theta, part.gather(before)), before)  # and nothing else
+
+
+@pytest.mark.parametrize("name", ["fedfr", "fedfr_blocks"])
+def test_a_toy_scale_has_every_figure_that_tables_and_claims_are_of(name: str) -> None:
+    figures = fedfr_real.measure(Job(name, 0, ROWS[name].settings))
+    for table in STUDY.tables:
+        if name in [row.name for row in table.rows]:
+            assert {column.metric for column in table.columns} <= figures.keys(), table.title
+    claims = [claim for claim in STUDY.claims if name in claim.rows]
+    assert claims
+    assert {claim.metric for claim in claims} <= figures.keys()
+
+
+def test_a_toy_scale_leaves_out_what_differs_by_its_rate_alone() -> None:
+    whole = {row.name: row.settings for row in FULL.rows}
+    left_out = whole.keys() - ROWS.keys()
+    assert left_out == {f"{name}_blocks_high" for name in ("fedavg", "theta_g", "theta_l", "fedfr", "pooled")}
+    for name in left_out:
+        ours, same = _with_rate(whole[name], 0.0), _with_rate(whole[name.removesuffix("_high")], 0.0)
+        assert ours == same
+        assert _with_rate(whole[name], 0.01) == whole[name]
+    assert {claim.text for claim in FULL.claims} - {claim.text for claim in STUDY.claims} == {
+        claim.text for claim in FULL.claims if claim.text.startswith("SFace's blocks, rate 0.01: ")
+    }
+
+
+def _with_rate(settings: Any, rate: float) -> Any:
+    local = {**settings["local"], "lr": rate}
+    task = {"task": {**settings["task"], "local": local}} if "task" in settings else {}
+    return {**settings, "local": local, **task}
 
 
 def test_a_row_says_how_much_distillation_weighs() -> None:
