@@ -83,17 +83,6 @@ def test_rows_of_the_blocks_train_sface_and_no_adapter(name: str) -> None:
     np.testing.assert_array_equal(part.scatter(trained.theta, part.gather(before)), before)  # and nothing else
 
 
-@pytest.mark.parametrize("name", ["fedfr", "fedfr_blocks"])
-def test_a_toy_scale_has_every_figure_that_tables_and_claims_are_of(name: str) -> None:
-    figures = fedfr_real.measure(Job(name, 0, ROWS[name].settings))
-    for table in STUDY.tables:
-        if name in [row.name for row in table.rows]:
-            assert {column.metric for column in table.columns} <= figures.keys(), table.title
-    claims = [claim for claim in STUDY.claims if name in claim.rows]
-    assert claims
-    assert {claim.metric for claim in claims} <= figures.keys()
-
-
 def test_a_toy_scale_leaves_out_what_differs_by_its_rate_alone() -> None:
     whole = {row.name: row.settings for row in FULL.rows}
     left_out = whole.keys() - ROWS.keys()
