@@ -32,10 +32,11 @@
     quick.task.rounds = 1             # at a toy scale only
 
 Texts take values of `[base]` and `[words]` in braces, a row's label also those of its settings. "$nothing" is no value.
-A quoted path replaces what it names, tables included. `only` says at which scale there is a row: "full" or "quick".
-Instead of a row there may be the name of an earlier one. A claim is text, rows, metric, a bound where it is of an
-equality, and a table: the paper's claim that it is a test `of` (`simulation/papers/claims.toml`), kind = "why" where it
-tells why another one fails, and its `setting` where the text does not begin with it.
+A quoted path replaces what it names, tables included. `only` says at which scale there is a row: "full" or "quick"; a
+table without rows is left out. Instead of a row there may be the name of an earlier one. A claim is text, rows, metric,
+a bound where it is of an equality, and a table: the paper's claim that it is a test `of`
+(`simulation/papers/claims.toml`), kind = "why" where it tells why another one fails, and its `setting` where the text
+does not begin with it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,8 @@ def read_tables(
             if isinstance(row, str) or row.get("only", scale) == scale
         ]
         rows |= {row.name: row for row in found}
-        tables.append(_table(table, found, said, groups))
+        if found:
+            tables.append(_table(table, found, said, groups))
     claims = [claim_of(claim) for claim in data["claims"]]
     return Experiment(
         path.parent.name,
