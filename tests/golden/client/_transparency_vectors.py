@@ -247,8 +247,10 @@ class _Memory:
     def last(self) -> LastSeen | None:
         return self.seen
 
-    def keep(self, seen: LastSeen) -> None:
+    def keep(self, seen: LastSeen, before: LastSeen | None) -> bool:
+        assert self.seen == before, "nobody else keeps any"
         self.seen = seen
+        return True
 
     def accuse(self, evidence: dict[str, object]) -> str:
         self.evidence = evidence
