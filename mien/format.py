@@ -1,10 +1,13 @@
-"""Numbers as people read them: rates in percent with their counts, bytes and seconds in handy units."""
+"""Numbers as people read them: rates in percent with their counts, bytes and seconds in handy units; reasons, cut."""
 
 from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from typing import Final
 
+MAX_REASON: Final = 400
+"""Longest reason that is kept of anything."""
 _NARROW_SPACE = "\u202f"
 _MINUS = "\u2212"
 _UNITS = (("days", 86400), ("h", 3600), ("min", 60), ("s", 1))
@@ -90,3 +93,8 @@ def fraction(part: int, whole: int) -> str:
 def grouped(text: str) -> str:
     """Return text in groups, so that the eye keeps its place when people compare it: 0123 4567 89ab."""
     return " ".join(text[at : at + 4] for at in range(0, len(text), 4))
+
+
+def cut(reason: str) -> str:
+    """Return a reason no longer than one is kept, with an ellipsis where it was cut."""
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"

@@ -21,6 +21,7 @@ from coordinator.store import audit
 from coordinator.store.rollouts import is_in_force
 from mien.errors import ConfigError, LateError, MienError, NotFoundError, StorageError, UnavailableError
 from mien.evaluation.fleet import FleetFigures, judge_fleet
+from mien.format import cut
 from mien.methods.federated_evaluation import PROTOCOL
 from mien.protocol.canonical import parse_json
 from mien.protocol.ids import ModelId, PopulationId
@@ -31,7 +32,6 @@ from mien.rounds.rollouts import (
     RollOutRecord,
     RollOutState,
     answered,
-    cut,
     evaluation_task,
     held,
     task_name,

@@ -20,11 +20,11 @@ from coordinator.store.rows import (
 )
 from coordinator.store.tables import BUNDLES, CANDIDATES, EVALUATIONS, MODELS, RELEASES, ROUNDS, TASKS
 from mien.errors import ConfigError, NotFoundError
+from mien.format import cut
 from mien.log.entries import release_entry
 from mien.protocol.ids import DeviceId, ModelId, PopulationId, TaskId
 from mien.rounds.records import BundleRecord, CandidateRecord, CandidateState, EvaluationRecord, ReleaseRecord
 from mien.rounds.releases import Standing, in_force, in_force_everywhere, rolled_back, standings
-from mien.rounds.rollouts import MAX_REASON
 
 
 class ReleaseStore(RecordStore):
@@ -218,7 +218,7 @@ def decide(db: sa.Connection, candidate: CandidateRecord) -> None:
     mine = sa.and_(CANDIDATES.c.task_id == candidate.task_id, CANDIDATES.c.round == candidate.round)
     values = {
         "state": candidate.state.value,
-        "reason": candidate.reason[:MAX_REASON],
+        "reason": cut(candidate.reason),
         "decided_ms": candidate.decided_ms,
     }
     db.execute(sa.update(CANDIDATES).where(mine).values(**values))

@@ -14,10 +14,11 @@ from coordinator.store.rows import ROLL_OUT_ROWS, TASK_GOES_ON
 from coordinator.store.tables import ROLL_OUTS, TASKS
 from mien.errors import ConfigError, LateError, NotFoundError
 from mien.evaluation.rollout_spec import RollOutSpec
+from mien.format import cut
 from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, TaskId
 from mien.rounds.records import BundleRecord, ReleaseRecord
 from mien.rounds.releases import in_force
-from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, cut, id_in_token, spec_to_json
+from mien.rounds.rollouts import Move, RollOutRecord, RollOutState, id_in_token, spec_to_json
 
 
 class RollOutStore(ReleaseStore):

@@ -46,6 +46,7 @@ from coordinator.store.tables import (
     UPLOADS,
 )
 from mien.errors import AlreadyExistsError, LateError, NotFoundError
+from mien.format import cut
 from mien.log.audit import Anchor
 from mien.models.bundles import BundleFile, listed_by
 from mien.protocol.ids import AttemptNumber, DeviceId, ModelId, PopulationId, RoundId, RoundNumber, TaskId
@@ -61,7 +62,6 @@ from mien.rounds.records import (
     TaskRecord,
     UploadRecord,
 )
-from mien.rounds.rollouts import MAX_REASON
 from mien.rounds.verdicts import Decision, Verdict
 from mien.shell.clock import Clock, to_ms
 
@@ -157,7 +157,7 @@ class Store(RollOutStore):
                 raise AlreadyExistsError(
                     f"a task named {task.name} goes on already ({other}); choose another name, or cancel that one"
                 )
-            TASK_ROWS.add(db, _cut(task))
+            TASK_ROWS.add(db, dataclasses.replace(task, reason=cut(task.reason)))
             task_sha256 = hashlib.sha256(task.task_json).hexdigest()
             detail = {"name": task.name, "task_sha256": task_sha256, "model_id": task.model_id}
             self._log(db, task.submitted_by, "task.submit", task.task_id, detail)
@@ -571,13 +571,9 @@ def _keep_model(db: sa.Connection, model: ModelRecord) -> None:
         db.execute(sa.update(MODELS).where(theirs).values(**MODEL_ROWS.values(model)))
 
 
-def _cut(task: TaskRecord) -> TaskRecord:
-    """Return a task whose reason fits its column."""
-    return dataclasses.replace(task, reason=task.reason[:MAX_REASON])
-
-
 def _update_task(db: sa.Connection, task: TaskRecord) -> None:
-    update = sa.update(TASKS).where(TASKS.c.task_id == task.task_id).values(**TASK_ROWS.values(_cut(task)))
+    kept = dataclasses.replace(task, reason=cut(task.reason))
+    update = sa.update(TASKS).where(TASKS.c.task_id == task.task_id).values(**TASK_ROWS.values(kept))
     if db.execute(update).rowcount != 1:
         raise NotFoundError(f"there is no task {task.task_id}; list the tasks to see which there are")
 
@@ -588,7 +584,7 @@ def _round_after(before: RoundRecord, change: RoundChange, now_ms: int) -> Round
         before,
         stage=state.stage,
         deadline_ms=to_ms(state.deadline) if math.isfinite(state.deadline) else None,
-        reason=state.reason[:MAX_REASON],
+        reason=cut(state.reason),
         model_id=change.model.model_id if change.model is not None else before.model_id,
         num_selected=len(state.participants),
         num_trained=max(before.num_trained, len(state.devices(*REPORTED))),

@@ -10,13 +10,13 @@ from typing import Final
 from mien.errors import ConfigError
 from mien.evaluation.fleet import FleetFigures
 from mien.evaluation.rollout_spec import RollOutSpec
+from mien.format import cut
 from mien.methods.federated_evaluation import EvaluationOptions, privacy_of
 from mien.protocol.canonical import model_from_json, parse_json, to_canonical_json
 from mien.protocol.ids import AttemptNumber, ModelId, PopulationId, TaskId
 from mien.records import from_mapping, to_mapping
 from mien.specs import DeadlineSpec, TaskSpec, Threshold
 
-MAX_REASON: Final = 400
 _PREFIX: Final = "roll-out/"
 
 
@@ -217,8 +217,3 @@ def in_short(found: FleetFigures) -> dict[str, float]:
             "tar_drop_high": found.tar_drop.high,
         }
     return {name: float(value) for name, value in sorted(told.items())}
-
-
-def cut(reason: str) -> str:
-    """Return a reason that fits its column."""
-    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…"

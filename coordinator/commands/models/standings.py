@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coordinator.commands.common import Home, Json, ask, fields
 from coordinator.commands.models.common import Model, find_model, percent, to_plain
 from coordinator.commands.tables import Column, facts, listing
-from mien.format import moment
+from mien.format import cut, moment
 from mien.records import to_mapping
 from mien.shell import cli as shell
 from mien.shell.cli import say
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
     from coordinator.operator.client import Coordinator
     from mien.protocol.v1 import models_pb2, operator_pb2
-
-_MAX_REASON: Final = 400
-"""The coordinator keeps as much of a reason."""
 
 
 def list_models(
@@ -150,7 +147,7 @@ def in_short(record: Mapping[str, Any], told: str = "") -> str:
     """Return the gist of a measurement, without reasons that were `told` already; --json shows all of it."""
     if "passed" in record:
         why = "; ".join(map(str, record.get("reasons", ())))
-        return "passed" if record["passed"] else f"failed: {why}" if why[:_MAX_REASON] != told else "failed"
+        return "passed" if record["passed"] else f"failed: {why}" if cut(why) != told else "failed"
     rates = [f"{name} {record[name]:.4f}" for name in ("eer", "accuracy") if isinstance(record.get(name), int | float)]
     counts = [f"{record[name]} {name.replace('_', '-')}" for name in ("mated", "non_mated") if name in record]
     return ", ".join([*rates, *counts]) or "of a kind that this program does not know; --json shows it"

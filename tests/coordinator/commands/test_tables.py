@@ -15,6 +15,7 @@ from coordinator.commands.models.standings import in_short, model_table
 from coordinator.commands.tables import Column, facts, found, listing
 from coordinator.commands.tasks import task_table
 from coordinator.operator.registrar_client import Device
+from mien.format import cut
 from mien.protocol.v1 import models_pb2, operator_pb2
 
 DEVICE = Device(
@@ -120,6 +121,7 @@ def test_two_released_models_say_for_whom_and_a_rejected_one_does_not_say_why(wi
     assert [in_short(record, why), in_short(record), in_short({"passed": True, "reasons": []})] == [
         *("failed", f"failed: {why}", "passed")
     ]
+    assert in_short({"passed": False, "reasons": [why * 2]}, cut(why * 2)) == "failed"
 
 
 def test_measurements_of_kinds_that_are_not_known_are_shown_as_far_as_they_are_read() -> None:

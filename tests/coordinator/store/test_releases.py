@@ -145,10 +145,10 @@ def test_what_gates_rejected_or_have_not_judged_is_not_released_by_accident(stor
     close_round(store, "b", 1, CandidateState.WAITING)
     with pytest.raises(ConfigError, match="have not decided"):
         store.release(B, population="default", actor="alice")
-    judge(store, CandidateState.FAILED, "too weak")
+    judge(store, CandidateState.FAILED, why := "too weak" * 51)
     with pytest.raises(ConfigError, match="failed its gates: too weak"):
         store.release(B, population="default", actor="alice")
-    assert store.standings()[B].reason == "too weak"
+    assert store.standings()[B].reason == why[:399] + "…"
     store.release(B, population="default", actor="alice", despite_gates=True)
     assert store.standings()[B].state == "released"
 
