@@ -276,12 +276,10 @@ def summary(found: Sequence[JudgedClaim], sources: Mapping[str, str]) -> str:
     shown = sum(answer.is_shown for answer in failed)
     likely = sum(answer.is_explained for answer in failed) - shown
     lines += ["", "### Why claims do not hold", ""]
-    lines += [
-        f"Of {len(failed)} claims that do not hold, an experiment shows the reason of {shown}. "
-        f"Of {likely} it points to one,",
-        "marked *likely*: the interval of what would show it includes zero.",
-        "",
-    ]
+    lines += [f"Of {len(failed)} claims that do not hold, an experiment shows the reason of {shown}."]
+    if likely:
+        lines += [f"Of {likely} it points to one, marked *likely*: the interval of what would show it includes zero."]
+    lines += [""]
     lines += ["| claim | reason | shown by |", "|---|---|---|", *map(_why, failed), ""]
     titles = {test.study: test.section for answer in found for test in (*answer.trials, *answer.evidence)}
     lines += [f"[{study}]: #{anchor(title)}" for study, title in titles.items()]
