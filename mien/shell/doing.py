@@ -9,7 +9,7 @@ known::
             step.advance()
 
 A terminal gets one line that moves, and that is taken away; a log or pipe gets a plain line, once, and again each
-minute while a step with an end goes on. Outside of a program `doing` shows nothing, so that libraries may use it.
+minute while a step with an end goes on, or others of its name follow it. Outside of a program `doing` shows nothing, so that libraries may use it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Step:
 
     def __init__(self, text: str, total: int | None = None) -> None:
         self.text, self.done, self.total, self.amount = text, 0, total, ""
-        self.told, self.told_s = "", -math.inf
+        self.told = ""
         self._display = _shown
         if self._display is not None:
             self._display.begin(self)
@@ -267,15 +267,18 @@ class _Log(_Display):
 
     def __init__(self, console: Console, after_s: float) -> None:
         self._console = console
+        self._told_s = dict[str, float]()
         super().__init__(after_s)
 
     def _due_s(self, step: Step) -> float:
-        if step.told == step.text:
-            return math.inf if step.total is None else step.told_s + AGAIN_S
-        return self._silent_since_s + self._after_s
+        if step.told == step.text and step.total is None:
+            return math.inf
+        # Steps of one name, as one a phone, are told as one that goes on: twenty such lines say no more than the first.
+        again_s = self._told_s.get(step.text, -math.inf) + AGAIN_S
+        return max(self._silent_since_s + self._after_s, again_s)
 
     def _put(self, step: Step) -> None:
-        step.told, step.told_s = step.text, time.monotonic()
+        step.told, self._told_s[step.text] = step.text, time.monotonic()
         self._console.print(step.line(), highlight=False, markup=False, soft_wrap=True)
 
 

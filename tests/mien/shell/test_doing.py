@@ -200,6 +200,16 @@ def test_a_long_step_with_an_end_is_told_again(told: _Told, monkeypatch: pytest.
         told.wait_for("reading: 7 of 9 …\n")
 
 
+def test_steps_of_one_name_are_told_as_one_that_goes_on(told: _Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shown, "AGAIN_S", 3600.0)
+    with program("at work", told.console):
+        for _phone in range(50):
+            with doing("reading", total=2):
+                told.wait_for("reading …\n")
+                time.sleep(0.01)  # a display that tells each step anew has the time to
+    assert told.file.getvalue().count("reading") == 1
+
+
 def test_nobody_is_told_while_they_are_asked_or_once_they_have_the_answer(told: _Told) -> None:
     with program("at work", told.console):
         with unseen(), doing("inside"):
