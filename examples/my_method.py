@@ -1,7 +1,7 @@
 """FedAdam: phones train as in FedAvg, the server takes Adam's step on their mean update.
 
 Source: Reddi et al., "Adaptive Federated Optimization" (2021), Algorithm 2. `server.lr` is its eta. This is the example
-that docs/adding-a-method.md walks through: a whole method, which a task names once it is entered in `METHODS`.
+that docs/adding-a-method.md walks through: a whole method, which an experiment names as "my_method.py:FEDADAM".
 """
 
 from __future__ import annotations

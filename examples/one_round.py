@@ -1,7 +1,7 @@
 """One round of a task on a real coordinator, with devices that have no faces: the start of a test of your own.
 
-Run: python examples/one_round.py. A method of yours is tested so once it has its entry in `METHODS`:
-`tiny_task(..., method="fedadam")`.
+Run: python examples/one_round.py. A method of yours is tested so once it has its entry, Mien's own or that of an
+installed package: `tiny_task(..., method="fedadam")`.
 """
 
 from __future__ import annotations

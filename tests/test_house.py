@@ -104,7 +104,7 @@ ROOMS: Final[Mapping[str, Mapping[str, str]]] = {
         "backbones": "errors layout models specs",
         "methods": "_door contribution errors evaluation layout protocol records secagg specs",
         "__init__": "_door contribution errors layout methods specs",
-        "rounds": "contribution dp errors evaluation layout log methods protocol records secagg specs",
+        "rounds": "contribution dp errors evaluation format layout log methods protocol records secagg specs",
     },
     "coordinator": {
         "keys": "",

@@ -88,7 +88,7 @@ def _hand_on(issued: Sequence[IssuedInvite], population: str, *, is_one: bool, o
         if out is None:
             draw_invite(issued[0].url, issued[0].expires_unix_s)
         else:
-            say(f"{_invites(len(issued))} in {out}. {_good(issued[0].expires_unix_s)}")
+            say(f"{_invites(len(issued))} in {out}. {_good(issued[0].expires_unix_s, len(issued))}")
             _say_fingerprints(issued[0].url)
 
     result = made[0] if out is None and is_one else {"invites": made, "file": out and str(out)}
@@ -150,9 +150,11 @@ def _invites(count: int) -> str:
     return "1 invite is" if count == 1 else f"{count} invites, one a phone, are"
 
 
-def _good(expires_unix_s: int) -> str:
-    until = datetime.fromtimestamp(expires_unix_s, UTC)
-    return f"Works once, until {until:%Y-%m-%d %H:%M} UTC. Show it to one person."
+def _good(expires_unix_s: int, count: int = 1) -> str:
+    until = f"{datetime.fromtimestamp(expires_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+    if count > 1:
+        return f"Each works once, until {until}. Show each to one person."
+    return f"Works once, until {until}. Show it to one person."
 
 
 def revoke_device(ask: Ask, device_id: str, reason: str, *, listed_by: str, as_json: bool) -> None:

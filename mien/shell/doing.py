@@ -9,7 +9,8 @@ known::
             step.advance()
 
 A terminal gets one line that moves, and that is taken away; a log or pipe gets a plain line, once, and again each
-minute while a step with an end goes on, or others of its name follow it. Outside of a program `doing` shows nothing, so that libraries may use it.
+minute while a step with an end goes on or others of its name follow. Outside of a program `doing` shows nothing, so
+that libraries may use it.
 """
 
 from __future__ import annotations

@@ -258,8 +258,8 @@ def conclude(report: DemoReport, page: Path, *, as_json: bool) -> None:
             table.add_row(f"{own.dataset}: {own.protocol}", f"{own.accuracy_before:.2%}", f"{own.accuracy_after:.2%}")
         cli.OUT.print(table)
         cli.OUT.print(
-            f"One phone: its owner is {report.phone.owner_decision}, a stranger {report.phone.stranger_decision}. "
-            f"{report.phone.threshold_source}",
+            f"One phone says of its owner {report.phone.owner_decision!r}, "
+            f"of a stranger {report.phone.stranger_decision!r}. {report.phone.threshold_source}",
             markup=False,
             highlight=False,
         )

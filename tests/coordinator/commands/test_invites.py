@@ -51,7 +51,10 @@ def test_a_page_has_a_code_for_each(tmp_path: Path, capsys: pytest.CaptureFixtur
     page = (tmp_path / "invites.html").read_text()
     assert page.count("<svg") == page.count("mien://join?r=") == 3
     assert "&amp;t=" in page
-    assert "3 invites, one a phone, are in" in capsys.readouterr().out
+    assert page.count("Works once, until") == 3
+    said = capsys.readouterr().out
+    assert "3 invites, one a phone, are in" in said
+    assert "Each works once, until 2027-01-15 08:00 UTC. Show each to one person." in said
 
 
 def test_those_before_a_refusal_are_not_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
