@@ -95,8 +95,8 @@ class MultipleFacesError(InputError):
 class LowQualityError(InputError):
     """A face was found but does not pass the quality gate; `reasons` says why."""
 
-    def __init__(self, message: str, *, reasons: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, reasons: tuple[str, ...] = (), retry_after_s: float | None = None) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
         self.reasons = reasons
 
 

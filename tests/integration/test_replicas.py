@@ -433,7 +433,7 @@ def test_replicas_are_listed(cluster: Cluster) -> None:
 
 def test_every_replica_tells_what_the_phones_of_a_task_say_to_its_owner(cluster: Cluster) -> None:
     """Phones say which sums they have no room for to whom runs the task; an operator may ask any replica."""
-    task = task_of("told", 3, is_masked=True)
+    task = task_of("said", 3, is_masked=True)
 
     async def told(replica: ReplicaFleet, task_id: str) -> tuple[int, int]:
         async with replica.operator() as operator:
