@@ -47,7 +47,8 @@ def measure(job: Job) -> Mapping[str, Any]:
 class Made:
     """What a row's system made of a model: it, class embeddings (K, D) where there are any, losses and angles.
 
-    Class embeddings are in the order of `clients`, one client's people after another's.
+    Class embeddings are there where every client has its own, in the order of `clients`, one client's people after
+    another's.
     `clients` are the people of each, whom central training had in one place; `test` are people whom nobody trained on.
     """
 
@@ -79,7 +80,9 @@ def train(bench: Workbench, job: Job) -> Made:
         cohort = replace(cohort, private=_drawn(clients, bench.dim, settings["class_length"], job.seed))
     run = run_task(task, bench.part, bench.dim, bench.theta, cohort, OncePerRound(bench.runtime))
     losses = {"loss_first": run.records[0].loss_before, "loss_last": run.records[-1].loss_after}
-    w_KD = np.concatenate([_classes(run, client, bench.dim) for client in clients])
+    # A client that no round has drawn has none yet.
+    is_whole = run.cohort.private.keys() >= clients.keys()
+    w_KD = np.concatenate([_classes(run, client, bench.dim) for client in clients]) if is_whole else None
     return Made(run.state.theta, clients, test, w_KD, {**losses, "angles": class_angles(run.state, run.cohort)})
 
 

@@ -103,6 +103,13 @@ def test_a_toy_run_gives_every_figure(name: str) -> None:
     assert all(np.isfinite(value) for figure, value in found.items() if figure != "trace")
 
 
+@pytest.mark.parametrize("name", ["fedgc_c0.25", "softmax_fedgc"])
+def test_a_toy_run_of_fedgc_gives_every_figure_also_where_clients_never_took_part(name: str) -> None:
+    settings = next(row.settings for row in STUDIES[fedgc][True].rows if row.name == name)
+    found = fedgc.measure(Job(name, 0, settings))
+    assert {"eer", "loss_first", "loss_last", "angles"} <= found.keys()
+
+
 def test_the_control_of_statistics_is_a_cohort_of_public_people() -> None:
     rows = {row.name: row for row in STUDIES[fedface][False].rows}
     found = tasks(STUDIES[fedface][False])
