@@ -557,14 +557,15 @@ class Participant:
         try:
             counts = self.client.upload_accepted(ref)
             held, disagreed = self.waiting.take(ref), None
-            if not counts and not (held is None and self._has_begun(pending)):
+            is_keyless = held is None and not counts and self._has_begun(pending)
+            if not counts and not is_keyless:
                 with self._holding(held):
                     disagreed = self._disagreed(pending)
             keys_gone = LateError("this phone was stopped in the middle of the private sum, and its keys are gone")
             if held is None and counts and pending.terms is not None:
                 # Its vector is in; that it cannot help to uncover the sum should keep nobody waiting.
                 self._leave(ref, keys_gone)
-            elif held is None and not counts and self._has_begun(pending):
+            elif is_keyless:
                 return self._refuse(ref, keys_gone, pending)
             elif disagreed is not None:
                 if held is not None:

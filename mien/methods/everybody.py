@@ -32,7 +32,7 @@ from typing import Annotated, Final
 
 import numpy as np
 
-from mien.contribution import Arrays, ContributionLayout, Total
+from mien.contribution import Arrays, ContributionLayout, Lane, Total
 from mien.errors import ConfigError, CorruptDataError
 from mien.layout import ParameterPart, Vector
 from mien.methods import averaging, moments
@@ -78,8 +78,12 @@ def check(task: TaskSpec) -> None:
 def contribution_layout(task: TaskSpec, part: ParameterPart, dim: int) -> ContributionLayout:
     """Return the lanes of a contribution, all sums; raises ConfigError as `check` does."""
     check(task)
-    sums = (moments.summed_lane(task, MEAN, dim), moments.summed_lane(task, MOMENT, packed_size(dim)))
-    return ContributionLayout((*update_lanes(part), *sums))
+    return ContributionLayout((*update_lanes(part), *sum_lanes(task, dim)))
+
+
+def sum_lanes(task: TaskSpec, dim: int) -> tuple[Lane, ...]:
+    """Return the lanes of the summed first and second moment."""
+    return moments.summed_lane(task, MEAN, dim), moments.summed_lane(task, MOMENT, packed_size(dim))
 
 
 # The device half.

@@ -28,9 +28,9 @@ from mien.layout import Vector
 from mien.methods import moments
 from mien.methods.base import DeviceInput, ServerState
 from mien.methods.check_reply import told
-from mien.methods.everybody import MEAN, Opened
+from mien.methods.everybody import MEAN, Opened, sum_lanes
 from mien.methods.moments import DEVICES, MOMENT, NUMBER, OWN_NUMBER, told_number
-from mien.methods.spreadout import device_moment, normalise, packed_size, unpack_symmetric
+from mien.methods.spreadout import device_moment, normalise, unpack_symmetric
 from mien.specs import TaskSpec
 
 COUNT: Final = "moment_classes"
@@ -42,8 +42,7 @@ SHARED: Final = (*SUMS, NUMBER, DEVICES)
 
 def lanes(task: TaskSpec, dim: int) -> tuple[Lane, ...]:
     """Return the lanes of the sums."""
-    mean, moment = (moments.summed_lane(task, MEAN, dim), moments.summed_lane(task, MOMENT, packed_size(dim)))
-    return Lane(COUNT, 1), mean, moment
+    return (Lane(COUNT, 1), *sum_lanes(task, dim))
 
 
 def addends(w_KD: Vector, most: int) -> Arrays:
